@@ -1,0 +1,122 @@
+// What plan() writes and a kernel reads: one arena of fixed size and place, addressed by offsets from its start.
+//
+// Packed rows: the rows of one KV head's query group are numbered token · group + (h % group), so that a tile is a
+// contiguous range of packed rows.  An item is one such range of one KV head against one range of a key list.
+#pragma once
+
+#include <cstdint>
+
+namespace attngen {
+
+inline constexpr std::int32_t kWorkVersion = 1;
+inline constexpr std::int32_t kWriteThrough = -1;
+
+// One view of the pool: key lists of blocks.  Key j of a list that starts at block `list` lies in
+//   block = indices ? indices[list + j / block_size] : list + j / block_size,   offset = j % block_size,
+//   slot  = block · block_size + offset,
+//   kv    = positions ? positions[list + j / block_size] + offset : j.
+struct Level {
+  std::int64_t indices;     // byte offset of i32[] in the arena; 0: affine
+  std::int64_t positions;   // byte offset of i32[], the logical position of each block's first key; 0: j itself
+  std::int64_t tokens;      // byte offset of i32[], token row of each packed token; 0: the identity
+  std::int32_t block_size;
+  std::int32_t reserved;
+};
+
+// 64 bytes.
+struct Item {
+  std::int64_t list;            // first block of the key list
+  std::int32_t level;
+  std::int32_t tile;            // row of the tile table
+  std::int32_t kv_head;
+  std::int32_t packed_begin;    // first packed row
+  std::int32_t packed_count;
+  std::int32_t kv_begin;        // range in the key list, in keys
+  std::int32_t kv_end;
+  std::int32_t full_from;       // keys of the list in [full_from, full_to) need no mask
+  std::int32_t full_to;
+  std::int32_t segment_begin;   // its rows by merge
+  std::int32_t segment_count;
+  std::int32_t request;         // of the first row, for reports
+  std::int32_t reserved[2];
+};
+
+// A run of an item's rows that one merge owns.  `partial` is the first of `count` rows in the partial arrays, or
+// kWriteThrough where this is the rows' only partial.
+struct Segment {
+  std::int32_t offset;   // from the item's first packed row
+  std::int32_t count;
+  std::int32_t partial;
+  std::int32_t merge;
+};
+
+// Rows whose partials are merged, in the order of `parts`, by whoever arrives last.  Packed rows here number tokens
+// directly (no `tokens` indirection).
+struct Merge {
+  std::int32_t packed_begin;
+  std::int32_t packed_count;
+  std::int32_t kv_head;
+  std::int32_t part_begin;
+  std::int32_t part_count;
+  std::int32_t arrivals;   // segments that must arrive
+};
+
+// At offset 0 of the arena; every `…_at` is a byte offset.
+struct PlanHeader {
+  std::int32_t version;
+  std::int32_t num_workers;
+  std::int32_t batch;
+  std::int32_t num_rows;        // qo_indptr[batch]
+  std::int32_t num_items;
+  std::int32_t num_segments;
+  std::int32_t num_merges;
+  std::int32_t num_parts;
+  std::int32_t num_partial_rows;
+  std::int32_t num_levels;
+  std::int32_t num_empty;       // rows that no item covers come as items with kv_begin == kv_end, so this counts them
+  std::int32_t max_q_len;
+  std::int32_t max_kv_len;
+  std::int32_t reserved;
+  std::int64_t qo_indptr_at;    // i32[batch + 1]
+  std::int64_t kv_len_at;       // i32[batch]
+  std::int64_t row_request_at;  // i32[num_rows]
+  std::int64_t worker_at;       // i32[num_workers + 1], ranges of items
+  std::int64_t items_at;        // Item[]
+  std::int64_t segments_at;     // Segment[]
+  std::int64_t merges_at;       // Merge[]
+  std::int64_t parts_at;        // i32[], first partial row of each part
+  std::int64_t levels_at;       // Level[num_levels]
+  std::int64_t bytes;           // in use
+};
+
+// What one launch of a kernel gets.  Strides in elements; addresses of the pool in 64 bits throughout.
+struct Strides {
+  std::int64_t block, token, head;   // of a K or V pool
+};
+
+struct Params {
+  const PlanHeader* plan;
+  const void* q;
+  const void* k;
+  const void* v;
+  void* out;
+  float* lse;                   // nullptr: not wanted
+  std::int64_t q_row, q_head, out_row, out_head, lse_row, lse_head;
+  Strides k_strides, v_strides;
+  const std::int64_t* args;     // functor argument words
+  float* partial_out;           // f32[partial rows, head_dim_v]; normalised (softmax on) or plain sums
+  float* partial_lse;           // f32[partial rows], in log2
+  std::uint32_t* arrived;       // one counter a merge, 0 between launches
+  std::int32_t num_qo_heads, num_kv_heads, group;
+  float lse_scale;              // ln 2 for natural, 1 for log2
+  std::int32_t raw;             // leave sink and output to the caller
+  std::int32_t reserved;
+};
+
+// What a CPU kernel's shared object exports.
+using CpuWorker = void (*)(const Params*, std::int32_t worker, void* scratch);
+using CpuScratchBytes = std::int64_t (*)();
+inline constexpr const char* kCpuWorkerSymbol = "attngen_cpu_worker";
+inline constexpr const char* kCpuScratchSymbol = "attngen_cpu_scratch_bytes";
+
+}  // namespace attngen
