@@ -1,0 +1,49 @@
+# Every target sets up what it needs; a second run only does what has changed.
+PYTHON ?= python3
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+
+# Tests and the demo keep their kernels here, never in the user's cache.
+export ATTNGEN_CACHE_DIR ?= $(CURDIR)/.cache/attngen
+
+.PHONY: demo test lint docs golden test-nvcc wheel clean
+.DEFAULT_GOAL := test
+
+$(VENV)/.torch:
+	@command -v g++ >/dev/null || { echo "attngen needs g++ 12 or newer: apt-get install g++" >&2; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -q torch==2.13.0
+	@touch $@
+
+$(READY): $(VENV)/.torch pyproject.toml constraints.txt
+	$(PY) -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(PY) examples/demo.py
+
+lint: $(READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+test: lint
+	$(PY) -m pytest
+
+docs: $(READY)
+	$(PY) docs/generate.py
+
+# Rewrites the expected texts under tests/; the diff is the review.
+golden: $(READY)
+	ATTNGEN_GOLDEN=write $(PY) -m pytest
+
+# Compiles the generated functors with nvcc where there is one; no GPU is needed.
+test-nvcc: $(READY)
+	$(PY) -m pytest -m nvcc
+
+wheel: $(READY)
+	$(PY) -m build --wheel --outdir dist
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist plan.html
