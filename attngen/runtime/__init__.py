@@ -1,1 +1,1 @@
-
+"""Builds, finds, loads, plans and runs kernels."""

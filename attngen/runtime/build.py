@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from attngen import env
 from attngen.codegen.source import KernelSource
 from attngen.errors import EnvironmentFault
-from attngen.runtime import toolchain
+from attngen.runtime import cache, toolchain
 
-INCLUDE: Final = Path(__file__).resolve().parent.parent / "include"
+_PACKAGE: Final = Path(__file__).resolve().parent.parent
+INCLUDE: Final = _PACKAGE / "include"
 MANIFEST: Final = "manifest.json"
-RECORD: Final = "build.json"  # written last: an entry that has one is whole
 LOG: Final = "build.log"
 
 # No -ffast-math: variants rely on infinities and NaN.  Integers wrap, as the language says.
@@ -29,6 +33,17 @@ KERNEL_FLAGS: Final = (
     "-fvisibility=hidden", "-Wno-psabi",
 )  # fmt: skip
 LINK_FLAGS: Final = ("-shared", "-Wl,--no-undefined")
+
+# What decides the text and the code of a kernel, and of the host library.
+_PARTS: Final[dict[str, tuple[str, ...]]] = {
+    "kernels": (
+        "dtypes.py", "compiler.py", "dsl", "ir", "codegen", "prelude", "include", "runtime/build.py",
+        "../grammar/attn.lark",
+    ),
+    "host": ("include/attngen/work.hpp", "include/attngen/bounds.hpp", "runtime/native", "runtime/build.py"),
+}  # fmt: skip
+_SUFFIXES: Final = (".py", ".hpp", ".cpp", ".cuh", ".h", ".jinja", ".attn", ".lark")
+
 _JOB_BYTES: Final = 1 << 30  # what one optimising compiler takes, with room to spare
 
 
@@ -42,6 +57,22 @@ class Recipe:
     units: tuple[str, ...]
     flags: tuple[str, ...]
     link_flags: tuple[str, ...] = LINK_FLAGS
+
+
+def entry(key: str, make: Callable[[], KernelSource]) -> Path:
+    """The folder of a kernel: from a bundle, else from the cache, else built from what `make` gives, once a key."""
+    return obtain(key, lambda: kernel_recipe(make()))
+
+
+def obtain(key: str, make: Callable[[], Recipe]) -> Path:
+    """The folder of any shared object; `make` is called only where it has to be built."""
+
+    def fill(folder: Path) -> None:
+        recipe = make()
+        with cache.build_slot(job_count()):
+            build(recipe, folder, env.cache_dir() / ".failed" / key)
+
+    return cache.obtain(key, fill, fingerprint())
 
 
 def kernel_recipe(source: KernelSource) -> Recipe:
@@ -79,14 +110,14 @@ def build(recipe: Recipe, folder: Path, log_folder: Path) -> None:
         (folder / name).write_text(text)
     (folder / "build.ninja").write_text(_ninja_file(recipe, cxx))
     started = time.monotonic()
-    trace(1, f"building {recipe.what} in {folder}")
+    cache.trace(1, f"building {recipe.what} in {folder}")
     status, log = _run_ninja(folder)
     output = folder / recipe.output
     if status != 0 or not output.is_file() or output.stat().st_size == 0:
         _keep_failure(folder, log_folder, log)
         raise toolchain.explain(log, log_folder / LOG, recipe.what, cxx)
     seconds = time.monotonic() - started
-    trace(2, f"built {recipe.what} in {seconds:.2f} s")
+    cache.trace(2, f"built {recipe.what} in {seconds:.2f} s")
     for rubbish in (*folder.glob(".ninja*"), *folder.glob("*.o"), folder / "build.ninja"):
         rubbish.unlink(missing_ok=True)
     record = {
@@ -97,13 +128,7 @@ def build(recipe: Recipe, folder: Path, log_folder: Path) -> None:
         "flags": [flag for flag in recipe.flags if not flag.startswith("-I")],
         "seconds": round(seconds, 3),
     }
-    (folder / RECORD).write_text(json.dumps(record, indent=1))
-
-
-def trace(level: int, message: str) -> None:
-    """Tell of a build on stderr, where ATTNGEN_DEBUG asks for it."""
-    if env.debug() >= level:
-        print(f"attngen: {message}", file=sys.stderr)
+    (folder / cache.RECORD).write_text(json.dumps(record, indent=1))
 
 
 def _run_ninja(folder: Path) -> tuple[int, str]:
@@ -124,13 +149,11 @@ def _run_ninja(folder: Path) -> tuple[int, str]:
     if env.print_commands():
         print(ran.stdout, end="", file=sys.stderr)
     if ran.returncode < 0:
-        return ran.returncode, f"{ran.stdout}\nninja was ended by signal {-ran.returncode}{_signal_name(ran.returncode)}"
+        return (
+            ran.returncode,
+            f"{ran.stdout}\nninja was ended by signal {-ran.returncode}{_signal_name(ran.returncode)}",
+        )
     return ran.returncode, ran.stdout
-
-
-def _signal_name(status: int) -> str:
-    # ninja's own log is cut short by the limit that ends compilers with a message.
-    return " (File size limit exceeded)" if status == -25 else ""
 
 
 def _ninja() -> str:
@@ -176,4 +199,43 @@ def _keep_failure(folder: Path, log_folder: Path, log: str) -> None:
         folder.rename(log_folder)
         (log_folder / LOG).write_text(log)
     except OSError as fault:
-        trace(1, f"could not keep the log of a failed build in {log_folder}: {fault}")
+        cache.trace(1, f"could not keep the log of a failed build in {log_folder}: {fault}")
+
+
+# Keys -------------------------------------------------------------------------------------------
+
+
+def make_key(*parts: str, of: Literal["kernels", "host"] = "kernels") -> str:
+    """The name of the entry for these parts and this attngen; equal content, equal key, whatever the file times."""
+    digest = hashlib.sha256(fingerprint(of).encode())
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def fingerprint(of: Literal["kernels", "host"] = "kernels") -> str:
+    """A hash of the content of attngen's own code that decides what a build gives."""
+    digest = hashlib.sha256()
+    for name in _PARTS[of]:
+        for file in _files(str(_PACKAGE / name)):
+            with open(file, "rb") as opened:
+                data = opened.read()
+            digest.update(f"{os.path.basename(file)} {len(data)}\n".encode())
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _files(path: str) -> list[str]:
+    if os.path.isfile(path):
+        return [path]
+    found: list[str] = []
+    if os.path.isdir(path):
+        with os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda e: e.name):
+                if entry.is_dir():
+                    found += _files(entry.path)
+                elif entry.name.endswith(_SUFFIXES):
+                    found.append(entry.path)
+    return found

@@ -1,45 +1,31 @@
-"""Compiled kernels by content: a key names one finished folder, built once however many ask for it at once.
+"""Finished folders by key: each made once, however many processes and threads ask for it at once.
 
-A lookup opens the entry and takes no lock.  A miss builds under the key's lock in a folder of its own, which is
-published by renaming it when it is whole, so a process that dies half-way leaves nothing that anyone would load.
+A lookup opens the entry and takes no lock.  A miss fills a folder of its own under the key's lock and publishes it by
+renaming it when it is whole, so a process that dies half-way leaves nothing that anyone would load.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from attngen import env
-from attngen.codegen.source import KernelSource
 from attngen.errors import EnvironmentFault
-from attngen.runtime.build import RECORD, Recipe, build, job_count, kernel_recipe, trace
-from attngen.runtime.toolchain import out_of_space
 
+RECORD: Final = "build.json"  # written last; holds at least the "output" of an entry and its "bytes"
 BUNDLE: Final = "bundle.json"
 _STALE_SECONDS: Final = 24 * 3600
-_PACKAGE: Final = Path(__file__).resolve().parent.parent
-
-# What decides the text and the code of a kernel, and of the host library.
-_PARTS: Final[dict[str, tuple[str, ...]]] = {
-    "kernels": (
-        "dtypes.py", "compiler.py", "dsl", "ir", "codegen", "prelude", "include", "runtime/build.py",
-        "../grammar/attn.lark",
-    ),
-    "host": ("include/attngen/work.hpp", "include/attngen/bounds.hpp", "runtime/native", "runtime/build.py"),
-}  # fmt: skip
-_SUFFIXES: Final = (".py", ".hpp", ".cpp", ".cuh", ".h", ".jinja", ".attn", ".lark")
-
+_OWN_FOLDERS: Final = (".tmp", ".failed", "checked")  # beside the entries; locks stay, since someone may hold one
 _used_bundles: list[Path] = []
 
 
@@ -55,62 +41,21 @@ class _Locks:
 _locks = _Locks()
 
 
-# Keys -------------------------------------------------------------------------------------------
+# Entries ----------------------------------------------------------------------------------------
 
 
-def make_key(*parts: str, of: Literal["kernels", "host"] = "kernels") -> str:
-    """The name of the entry for these parts and this attngen; equal content, equal key, whatever the file times."""
-    digest = hashlib.sha256(fingerprint(of).encode())
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()[:32]
+def obtain(key: str, fill: Callable[[Path], None], fingerprint: str = "") -> Path:
+    """The entry of this key: from a bundle, else from the cache, else made by `fill` in an empty folder.
 
-
-@cache
-def fingerprint(of: Literal["kernels", "host"] = "kernels") -> str:
-    """A hash of the content of attngen's own code that decides what a build gives."""
-    digest = hashlib.sha256()
-    for name in _PARTS[of]:
-        for file in _files(str(_PACKAGE / name)):
-            with open(file, "rb") as opened:
-                data = opened.read()
-            digest.update(f"{os.path.basename(file)} {len(data)}\n".encode())
-            digest.update(data)
-    return digest.hexdigest()
-
-
-def _files(path: str) -> list[str]:
-    if os.path.isfile(path):
-        return [path]
-    found: list[str] = []
-    if os.path.isdir(path):
-        with os.scandir(path) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                if entry.is_dir():
-                    found += _files(entry.path)
-                elif entry.name.endswith(_SUFFIXES):
-                    found.append(entry.path)
-    return found
-
-
-# Lookup and build -------------------------------------------------------------------------------
-
-
-def entry(key: str, make: Callable[[], KernelSource]) -> Path:
-    """The folder of a kernel: from a bundle, else from the cache, else built from what `make` gives."""
-    return get(key, lambda: kernel_recipe(make()))
-
-
-def get(key: str, make: Callable[[], Recipe]) -> Path:
-    """The folder of any entry; `make` is called only where it has to be built, by one caller a key."""
+    `fingerprint` says which attngen asks, so that a bundle of another one can be named as the reason of a miss.
+    """
     if found := find(key):
         return found
-    _check_bundles()
+    hint = _bundle_hint(fingerprint)
     if env.disable_jit():
         raise EnvironmentFault(
-            f"Kernel {key} is in no bundle and not in {env.cache_dir()}, and ATTNGEN_DISABLE_JIT forbids to compile it."
-            f"{_bundle_hint()}"
+            f"Kernel {key} is in no bundle and not in {env.cache_dir()}, and ATTNGEN_DISABLE_JIT forbids to compile "
+            f"it.{hint}"
         )
     root = env.cache_dir()
     with _thread_lock(key):
@@ -121,9 +66,10 @@ def get(key: str, make: Callable[[], Recipe]) -> Path:
             if found := find(key):
                 return found
             try:
-                return _build_entry(root, key, make())
+                _make_entry(root, key, fill)
             except EnvironmentFault as fault:
-                raise EnvironmentFault(f"{fault}{_bundle_hint()}") from fault.__cause__
+                raise EnvironmentFault(f"{fault}{hint}") from fault.__cause__
+            return root / key
 
 
 def find(key: str) -> Path | None:
@@ -151,9 +97,22 @@ def clear() -> int:
     count = len(entries())
     if root.is_dir():
         for path in root.iterdir():
-            if path.name != ".locks" and (path.name.startswith(".") or (path / RECORD).exists()):
+            if path.name in _OWN_FOLDERS or (path / RECORD).exists():
                 shutil.rmtree(path, ignore_errors=True)
     return count
+
+
+def unwritable(path: Path, reason: object) -> EnvironmentFault:
+    """The fault of a cache that can't be written, naming the folder and the variable that moves it."""
+    return EnvironmentFault(
+        f"Can't write kernels to {path}: {reason}. Set ATTNGEN_CACHE_DIR to a writable folder with some free space."
+    )
+
+
+def trace(level: int, message: str) -> None:
+    """Tell of lookups and builds on stderr, where ATTNGEN_DEBUG asks for it."""
+    if env.debug() >= level:
+        print(f"attngen: {message}", file=sys.stderr)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -164,22 +123,20 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-def _build_entry(root: Path, key: str, recipe: Recipe) -> Path:
-    """Build into a folder of our own and publish it; the caller holds the key's lock."""
+def _make_entry(root: Path, key: str, fill: Callable[[Path], None]) -> None:
+    """Fill a folder of our own and publish it; the caller holds the key's lock."""
     scratch = root / ".tmp"
     try:
         _remove_stale(scratch, key)
         folder = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=scratch))
         try:
-            with _slot(root):
-                build(recipe, folder, root / ".failed" / key)
+            fill(folder)
             _sync(folder)
             _publish(folder, root / key)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as fault:
-        raise out_of_space(root, fault) from fault
-    return root / key
+        raise unwritable(root, fault.strerror or fault) from fault
 
 
 def _publish(folder: Path, final: Path) -> None:
@@ -227,7 +184,7 @@ def _make_folders(root: Path) -> None:
         for name in (".locks", ".tmp"):
             (root / name).mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise out_of_space(root, fault.strerror or fault) from fault
+        raise unwritable(root, fault.strerror or fault) from fault
 
 
 # Locks ------------------------------------------------------------------------------------------
@@ -251,14 +208,14 @@ def _file_lock(path: Path, root: Path) -> Iterator[None]:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as fault:
-            raise out_of_space(root, fault) from fault
+            raise unwritable(root, fault) from fault
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             if _same_file(handle, path):
                 break
         except OSError as fault:
             os.close(handle)
-            raise out_of_space(root, fault) from fault
+            raise unwritable(root, fault) from fault
         os.close(handle)  # its last holder removed the file that we waited for
     try:
         yield
@@ -277,9 +234,9 @@ def _same_file(handle: int, path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _slot(root: Path) -> Iterator[None]:
-    """Wait for one of the machine's build slots: many processes that build at once share its memory."""
-    names = [root / ".locks" / f"slot-{i}" for i in range(job_count())]
+def build_slot(count: int) -> Iterator[None]:
+    """Wait for one of `count` slots that all processes share: many that build at once share the machine's memory."""
+    names = [env.cache_dir() / ".locks" / f"slot-{i}" for i in range(count)]
     while True:
         for name in names:
             handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
@@ -308,7 +265,7 @@ def use_bundle(folder: str | os.PathLike[str]) -> None:
         _used_bundles.append(path)
 
 
-def export(built: Iterable[Path], out: str | os.PathLike[str]) -> None:
+def export(built: Iterable[Path], out: str | os.PathLike[str], fingerprint: str) -> None:
     """Copy finished entries into a bundle, which loads where there is no compiler."""
     target = Path(out).expanduser().absolute()
     try:
@@ -323,35 +280,33 @@ def export(built: Iterable[Path], out: str | os.PathLike[str]) -> None:
                 _publish(copy, target / source.name)
             finally:
                 shutil.rmtree(copy, ignore_errors=True)
-        _write_bundle_record(target)
+        _write_bundle_record(target, fingerprint)
     except OSError as fault:
         raise EnvironmentFault(f"Can't write the bundle {target}: {fault.strerror or fault}.") from fault
 
 
-def _write_bundle_record(target: Path) -> None:
+def _write_bundle_record(target: Path, fingerprint: str) -> None:
     names = sorted(path.name for path in target.iterdir() if not path.name.startswith(".") and _is_whole(path))
-    record = {"kernels": fingerprint("kernels"), "host": fingerprint("host"), "entries": names}
+    record = {"fingerprint": fingerprint, "entries": names}
     draft = target / f".{BUNDLE}.{os.getpid()}"
     draft.write_text(json.dumps(record, indent=1))
     draft.rename(target / BUNDLE)
 
 
-def _check_bundles() -> None:
-    for path in env.bundles():
-        _check_bundle(path, "ATTNGEN_BUNDLE")
-
-
 def _check_bundle(path: Path, source: str) -> None:
     if not (path / BUNDLE).is_file():
         raise EnvironmentFault(
-            f"{source} names {path}, which is no bundle (it has no {BUNDLE}). Make one with `attngen build --out {path}`."
+            f"{source} names {path}, which is no bundle (it has no {BUNDLE}). "
+            f"Make one with `attngen build --out {path}`."
         )
 
 
-def _bundle_hint() -> str:
-    """Why a bundle that was given may not hold what is wanted."""
+def _bundle_hint(fingerprint: str) -> str:
+    """Why a bundle that was given may not hold what is wanted; refuses one that is none."""
+    for path in env.bundles():
+        _check_bundle(path, "ATTNGEN_BUNDLE")
     for path in (*_used_bundles, *env.bundles()):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            if json.loads((path / BUNDLE).read_text())["kernels"] != fingerprint("kernels"):
+            if json.loads((path / BUNDLE).read_text())["fingerprint"] != fingerprint:
                 return f" The bundle {path} was made by another version of attngen: make it again with this one."
     return ""

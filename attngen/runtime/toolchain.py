@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 from attngen import env
 from attngen.errors import EnvironmentFault
+from attngen.runtime import cache
 
 OLDEST_GCC: Final = 11
 
@@ -57,7 +58,7 @@ def find_cxx() -> Compiler:
     raise EnvironmentFault(f"No C++ compiler: neither `g++` nor `c++` is on PATH. {_HOW_TO_GET}")
 
 
-@cache
+@functools.cache
 def _ask(path: str) -> Compiler:
     try:
         asked = subprocess.run(
@@ -74,7 +75,7 @@ def _ask(path: str) -> Compiler:
     return Compiler(path, lines[0].strip())
 
 
-@cache
+@functools.cache
 def cpu_flags() -> frozenset[str]:
     """The instruction sets of this machine's processor, by /proc/cpuinfo's names; empty where that can't be read."""
     try:
@@ -114,7 +115,12 @@ def explain(log: str, log_path: Path, what: str, cxx: Compiler) -> Exception:
     """The exception for a failed build: a few lines of the log, never all of it."""
     for phrase in _OUT_OF_SPACE:
         if phrase in log:
-            return out_of_space(log_path.parent, phrase)
+            return cache.unwritable(env.cache_dir(), phrase)
+    if "Killed signal terminated" in log:
+        return EnvironmentFault(
+            f"The compiler was killed while it built {what}, most likely for want of memory. "
+            "Lower ATTNGEN_JOBS, or free some."
+        )
     if unknown := _UNKNOWN_OPTION.search(log):
         option = unknown[1] or unknown[2]
         return EnvironmentFault(
@@ -125,13 +131,6 @@ def explain(log: str, log_path: Path, what: str, cxx: Compiler) -> Exception:
     return CompileFault(
         f"The compiler refused the code generated for {what}. That is a fault of attngen, not of the variant.\n"
         f"{excerpt}\n  whole log: {log_path}"
-    )
-
-
-def out_of_space(path: Path, reason: object) -> EnvironmentFault:
-    """The fault of a cache that can't be written, naming the folder and the variable that moves it."""
-    return EnvironmentFault(
-        f"Can't write kernels to {path}: {reason}. Set ATTNGEN_CACHE_DIR to a writable folder with some free space."
     )
 
 
