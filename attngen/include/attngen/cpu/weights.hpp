@@ -1,0 +1,131 @@
+// From dot products to weights: the variant's logits, the mask, and a running softmax over the keys of a tile.
+#pragma once
+
+#include <limits>
+
+#include "attngen/cpu/mask.hpp"
+#include "attngen/cpu/stage.hpp"
+#include "attngen/simd.hpp"
+
+namespace attngen::cpu {
+
+// 2^x to 3 ulp for x ≤ 127, 0 below -126, NaN for NaN; a minimax polynomial on [-1/2, 1/2].
+template <class F>
+ATTNGEN_FN F exp2_weight(F x) {
+  using I = simd::Int<F>;
+  const F magic = simd::broadcast<F>(12582912.0f);  // 1.5 · 2^23: the sum's low bits are the rounded x
+  const F bounded = select(x < -126.0f, -126.0f, x);
+  const F shifted = bounded + magic;
+  const F f = bounded - (shifted - magic);
+  F p = f * 0.00015345808060374111f + 0.0013399930903688073f;
+  p = p * f + 0.0096184890717267990f;
+  p = p * f + 0.055503286421298981f;
+  p = p * f + 0.24022646248340607f;
+  p = p * f + 0.69314718246459961f;
+  p = p * f + 1.0f;
+  const I power = (simd::bit_cast<I>(shifted) << 23) + 0x3f800000;  // a product below, so that NaN stays NaN
+  return select(x < -126.0f, 0.0f, p * simd::bit_cast<F>(power));
+}
+
+// The softmax state of a row: weights so far are exp2(scale_log2 · logit + shift), and `sum` is theirs.  `top` is the
+// largest logit seen; it starts so low that the first real one replaces it, without a test for "none yet".
+struct RowState {
+  float top, shift, sum;
+};
+
+inline constexpr float kLowest = -1e30f;
+
+template <class Fn>
+RowState fresh_row(const Fn& fn) {
+  if constexpr (Fn::kLogitBound >= 0) return {0.0f, 0.0f, 0.0f};
+  return {kLowest, -kLowest * fn.scale_log2, 0.0f};
+}
+
+// How a pass over one row of scores reads and writes.
+template <class S, class Fn, bool kMasked>
+struct RowPass {
+  using F = simd::f32<S::kWidth>;
+  using I = simd::i32<S::kWidth>;
+  using Column = typename Fn::template Column<F, I>;
+  static constexpr int W = S::kWidth;
+
+  const Fn& fn;
+  const typename Fn::Row& row;
+  const Column* columns;
+  const Bits* allowed;
+  int begin, end;
+  float* scores;
+  typename S::Element* weights;
+
+  ATTNGEN_FN F logits(int v, float masked) const {
+    const F value = fn.logits(simd::load<F>(scores + v * W), row, columns[v]);
+    if constexpr (kMasked) return select(from_bits<I>(allowed[v]), value, masked);
+    return value;
+  }
+
+  // A masked key's value_scale may be NaN; its weight is 0 all the same.
+  ATTNGEN_FN void put(int v, F weight) const {
+    if constexpr (Fn::kHasValueScale) {
+      weight *= fn.value_scale(columns[v]);
+      if constexpr (kMasked) weight = select(from_bits<I>(allowed[v]), weight, 0.0f);
+    }
+    if constexpr (S::kTiles) {
+      store_f32<bf16>(weights + v * W, weight);
+    } else {
+      simd::store<F>(weights + v * W, round_to<typename S::Operand>(weight));
+    }
+  }
+
+  // Softmax off: the weight is the logit.
+  void plain() const {
+    for (int v = begin; v < end; ++v) put(v, logits(v, 0.0f));
+  }
+
+  // Logits are known to be small, so that no maximum is needed; masked ones get weight 0.
+  void bounded(RowState& state) const {
+    constexpr float kNone = -std::numeric_limits<float>::infinity();
+    F sum{};
+    for (int v = begin; v < end; ++v) {
+      const F weight = exp2_weight(logits(v, kNone) * fn.scale_log2);
+      sum += weight;
+      put(v, weight);
+    }
+    state.sum += simd::reduce_add(sum);
+  }
+
+  // Returns the factor that brings earlier sums to the new maximum.
+  float running(RowState& state) const {
+    constexpr float kNone = -std::numeric_limits<float>::infinity();
+    F top = simd::broadcast<F>(state.top);
+    for (int v = begin; v < end; ++v) {
+      const F value = logits(v, kNone);
+      simd::store<F>(scores + v * W, value);
+      top = select(value > top, value, top);
+    }
+    const float before = state.shift;
+    state.top = simd::reduce_max(top);
+    state.shift = -state.top * fn.scale_log2;
+    F sum{};
+    for (int v = begin; v < end; ++v) {
+      const F weight = exp2_weight(simd::load<F>(scores + v * W) * fn.scale_log2 + state.shift);
+      sum += weight;
+      put(v, weight);
+    }
+    const float factor = state.shift == before ? 1.0f : exp2_weight(state.shift - before);
+    state.sum = state.sum * factor + simd::reduce_add(sum);
+    return factor;
+  }
+
+  float run(RowState& state) const {
+    if constexpr (!Fn::kSoftmax) {
+      plain();
+    } else if constexpr (Fn::kLogitBound >= 0) {
+      bounded(state);
+    } else {
+      return running(state);
+    }
+    return 1.0f;
+  }
+};
+
+}  // namespace attngen::cpu
