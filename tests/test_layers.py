@@ -22,7 +22,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "runtime": ("attngen.errors", "attngen.env", "attngen.dtypes", "attngen.codegen.source"),
 }
 EXTRA = {"ir/build": ("attngen.dsl.ast",)}  # a file, or a folder of that name
-TOP = ("attngen.compiler", "attngen.reference", "attngen.cli", "attngen.random_batch", "attngen.torch_ops")
+TOP = tuple(
+    f"attngen.{name}"
+    for name in ("compiler", "loading", "tracing", "reference", "random_batch", "torch_ops", "cli")
+)
 
 # third-party or standard module -> where it may be imported
 CONFINED: dict[str, tuple[str, ...]] = {

@@ -69,10 +69,10 @@ class _Piece:
 def attend(variant: Variant, batch: Batch, arithmetic: Arithmetic = EXACT, *, raw: bool = False) -> State:
     """Attention of every row of the batch; with `raw`, without sink and output."""
     num_heads, num_kv_heads = batch.q.shape[1], batch.k.shape[2]
-    group, lanes = num_heads // num_kv_heads, batch.v.shape[3]
-    out = torch.zeros(batch.num_rows, num_heads, lanes, dtype=arithmetic.number)
+    group, lanes = num_heads // num_kv_heads, (batch.q.shape[2], batch.v.shape[3])
+    out = torch.zeros(batch.num_rows, num_heads, lanes[1], dtype=arithmetic.number)
     lse = torch.full((batch.num_rows, num_heads), -math.inf, dtype=arithmetic.number)
-    stages = Stages(variant, batch.params, arithmetic.number, group, num_heads, num_kv_heads)
+    stages = Stages(variant, batch.params, arithmetic.number, num_heads, num_kv_heads, lanes)
     largest = 0.0
     for piece in _pieces(batch):
         for kv_head in range(num_kv_heads):
@@ -107,27 +107,26 @@ def _pieces(batch: Batch) -> Iterator[_Piece]:
 
 
 def _row_indices(batch: Batch, request: int, rows: torch.Tensor, head: int, kv_head: int) -> Indices:
-    """Row-scope names; those that differ by row are [rows, 1]."""
-    q = (rows - int(batch.qo_indptr[request])).to(torch.int32)[:, None]
+    """Row-scope names, each [rows] or 0-d."""
+    q = (rows - int(batch.qo_indptr[request])).to(torch.int32)
     q_len = int(batch.qo_indptr[request + 1]) - int(batch.qo_indptr[request])
     kv_len = int(batch.kv_len[request])
     same = {"b": request, "h": head, "hk": kv_head, "q_len": q_len, "kv_len": kv_len}
     named = {name: torch.tensor(value, dtype=torch.int32) for name, value in same.items()}
-    return named | {"q": q, "pos": q + (kv_len - q_len), "row": rows.to(torch.int32)[:, None]}
+    return named | {"q": q, "pos": q + (kv_len - q_len), "row": rows.to(torch.int32)}
 
 
 def _keys_and_values(
     stages: Stages, batch: Batch, piece: _Piece, kv_head: int, arithmetic: Arithmetic
 ) -> tuple[torch.Tensor, torch.Tensor, Indices]:
-    """k' and v' of one KV head, [keys, lanes], with their column indices, each [1, keys]."""
+    """k' and v' of one KV head, [keys, lanes], with the column-scope names, each [keys]."""
     kv, slot = piece.positions.to(torch.int32), piece.slots.to(torch.int32)
-    hk = torch.tensor(kv_head, dtype=torch.int32)
-    column: Indices = {"kv": kv[:, None], "slot": slot[:, None], "hk": hk}
+    column: Indices = {"kv": kv, "slot": slot, "hk": torch.tensor(kv_head, dtype=torch.int32)}
     keys = _gather(batch.k, piece.slots, kv_head, arithmetic.number)
     values = _gather(batch.v, piece.slots, kv_head, arithmetic.number)
     keys = arithmetic.round_operand(stages.vec(stages.variant.key, "x", keys, column))
     values = arithmetic.round_operand(stages.vec(stages.variant.value, "v", values, column))
-    return keys, values, {"kv": kv[None, :], "slot": slot[None, :], "hk": hk}
+    return keys, values, column
 
 
 def _gather(pool: torch.Tensor, slots: torch.Tensor, kv_head: int, number: torch.dtype) -> torch.Tensor:
@@ -154,20 +153,20 @@ def _attend_rows(
     shape = (q.shape[0], keys.shape[0])
     q = arithmetic.round_operand(stages.vec(variant.query, "x", q.to(arithmetic.number), at))
     scores = stages.scale(at) * (q @ keys.T)
-    both = at | columns
+    both = {name: index[:, None] if index.ndim else index for name, index in at.items()} | columns
     scores = stages.scalar(variant.logits, both, s=scores).expand(shape) if variant.logits is not None else scores
     allowed = _allowed(stages, variant.mask, both, shape)
     finite = scores[allowed & scores.isfinite()]
     largest = float(finite.abs().max()) if finite.numel() else 0.0
     values = values.masked_fill(~allowed.any(0)[:, None], 0.0)
     if variant.softmax:
-        sink = stages.scalar(variant.sink, at).reshape(-1) if variant.sink is not None and not raw else None
+        sink = stages.scalar(variant.sink, at) if variant.sink is not None and not raw else None
         o, lse = _softmax(scores, allowed, values, sink, arithmetic)
     else:
         weights = arithmetic.round_operand(scores.masked_fill(~allowed, 0.0))
         o, lse = weights @ values, torch.full(shape[:1], -math.inf, dtype=arithmetic.number)
     if variant.output is not None and not raw:
-        o = stages.vec(variant.output, "o", o, at | {"lse": lse[:, None]})
+        o = stages.vec(variant.output, "o", o, at | {"lse": lse})
     return arithmetic.round_out(o), lse, largest
 
 

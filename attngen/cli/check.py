@@ -1,0 +1,34 @@
+"""`attngen check FILE…`: every mistake in some variants, for people or (`--json`) for editors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from attngen.cli.report import BAD_VARIANT, FINE, Commands, add_variant, existing
+from attngen.errors import render
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("check", help="report the mistakes in variants", description=__doc__)
+    add_variant(parser, many=True)
+    parser.add_argument("--json", action="store_true", help="print one JSON list of diagnostics")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Check every file; nothing is compiled."""
+    from attngen import compiler
+
+    found, sources = [], {}
+    for path in args.file:
+        diagnostics, texts = compiler.check_with_sources(existing(path))
+        found += [diagnostic for diagnostic in diagnostics if diagnostic not in found]
+        sources |= texts
+    if args.json:
+        print(json.dumps([asdict(diagnostic) for diagnostic in found], indent=1))
+    elif found:
+        print("\n\n".join(render(diagnostic, sources) for diagnostic in found))
+    return BAD_VARIANT if found else FINE

@@ -1,0 +1,53 @@
+"""The parser of the command line, and the one place where exceptions become exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from attngen.cli import bench, build, cache, check, doctor, run, show
+from attngen.cli.report import BAD_CALL, BAD_ENVIRONMENT, BAD_VARIANT, CallError
+from attngen.errors import AttnError, EnvironmentFault
+
+COMMANDS = (check, show, build, run, bench, cache, doctor)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; gives 0 (fine), 1 (the variant is wrong), 2 (the call is wrong) or 3 (the machine lacks something)."""
+    try:
+        args = _parser().parse_args(argv)
+        code = int(args.execute(args))
+        sys.stdout.flush()
+        return code
+    except AttnError as error:
+        print(error, file=sys.stderr)
+        return BAD_VARIANT
+    except CallError as error:
+        print(f"attngen: {error}", file=sys.stderr)
+        return BAD_CALL
+    except EnvironmentFault as fault:
+        print(f"attngen: {fault}", file=sys.stderr)
+        return BAD_ENVIRONMENT
+    except BrokenPipeError:
+        # The reader has left.  Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        print("attngen: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="attngen",
+        description="Compile attention variants and run them over any KV-cache layout.",
+        epilog="Exit status: 0 fine, 1 the variant is wrong, 2 the call is wrong, 3 the machine lacks something.",
+    )
+    parser.add_argument("--version", action="version", version=f"attngen {version('attngen')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser

@@ -1,0 +1,61 @@
+"""READ THIS FIRST: the compiler as one straight function, from a syntax tree to the text of a kernel.
+
+The names of the stages of `lower` are the names that `attngen show --stage` takes, that ATTNGEN_DEBUG=3 prints and
+that ATTNGEN_DUMP_DIR writes.  Users load variants through `attngen.loading`, which imports this module (and with it the
+parser) only when the cache does not hold what they ask for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from attngen import codegen, dsl, env, ir
+from attngen.codegen.source import KernelConfig, KernelSource
+from attngen.dsl.ast import Attention, Module
+from attngen.errors import AttnError, Diagnostic
+from attngen.ir.nodes import Variant
+from attngen.tracing import Trace, no_trace
+
+STAGES: Final = ("ast", "ir", "specialise", *(rewrite.__name__ for rewrite in ir.PASSES), "functor", "kernel")
+
+
+def lower(module: Module, name: str, config: KernelConfig, trace: Trace = no_trace) -> KernelSource:
+    """The kernel of one variant in one configuration; raises AttnError with every mistake that a stage finds."""
+    trace("ast", module)
+    variant = trace("ir", build(module, name))
+    variant = trace("specialise", ir.specialise(variant, config.head_dim, config.head_dim_v))
+    for rewrite in ir.PASSES:
+        variant = trace(rewrite.__name__, rewrite(variant))
+        if env.check_ir():
+            ir.validate(variant)
+    source = trace("functor", codegen.generate(variant, config))
+    return trace("kernel", source)
+
+
+def build(module: Module, name: str) -> Variant:
+    """The typed IR of one variant, validated: what the reference evaluates and the passes start from."""
+    variant = ir.build(module, name)
+    ir.validate(variant)
+    return variant
+
+
+def variant_names(module: Module) -> tuple[str, ...]:
+    """The `attention` blocks of the root file, in order."""
+    declarations = module.files[module.root].declarations
+    return tuple(declaration.name for declaration in declarations if isinstance(declaration, Attention))
+
+
+def check(path: Path | str) -> list[Diagnostic]:
+    """Every mistake in a file, in source order; empty where there is none."""
+    found: list[Diagnostic] = []
+    try:
+        module = dsl.parse_module(Path(path))
+    except AttnError as error:
+        return list(error.diagnostics)
+    for name in variant_names(module):
+        try:
+            build(module, name)
+        except AttnError as error:
+            found += [diagnostic for diagnostic in error.diagnostics if diagnostic not in found]
+    return found
