@@ -85,9 +85,9 @@ def render(diagnostic: Diagnostic, sources: dict[str, str]) -> str:
     """The diagnostic as a terminal shows it: headline, source line, caret line, help."""
     span = diagnostic.span
     parts = [f"error[{diagnostic.id}]: {diagnostic.message}", f"  --> {span.file}:{span.line}:{span.column}"]
-    lines = sources.get(span.file, "").splitlines()
+    lines = sources.get(span.file, "").split("\n")
     if 1 <= span.line <= len(lines):
-        text = lines[span.line - 1].replace("\t", " ")
+        text = "".join(c if c.isprintable() else " " if c == "\t" else "\ufffd" for c in lines[span.line - 1])
         end = span.end_column if span.end_line == span.line else len(text) + 1
         gutter = len(str(span.line))
         parts.append(f" {span.line} | {text}")
@@ -146,8 +146,8 @@ CATALOGUE: Final[dict[str, Rule]] = {
         "Use a smaller number, or `inf` for infinity.",
     ),
     "nesting-too-deep": Rule(
-        "Brackets, blocks or operators are nested more than 200 deep.",
-        "(an expression with 201 opening brackets)",
+        "Brackets, blocks or operators are nested more than 100 deep.",
+        "(an expression with 101 opening brackets)",
         "Name parts of the expression, or write a `for` or a bounded `sum`.",
     ),
     "boolean-word": Rule(
@@ -161,7 +161,7 @@ CATALOGUE: Final[dict[str, Rule]] = {
         "The help line lists what may stand there.",
     ),
     "unexpected-end": Rule(
-        "The text ends in the middle of a declaration.", "attention a", "Finish the last line, or remove it."
+        "A line or the file ends in the middle of something.", "mask f: kv <", "Finish the line, or remove it."
     ),
     "missing-colon": Rule(
         "A line that opens a body has no `:`.", "attention a\n    mask: causal", "Put a `:` before the body."

@@ -1,0 +1,32 @@
+"""Shared by all tests: golden files, rewritten with `pytest --golden` or ATTNGEN_GOLDEN=write (`make golden`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Golden = Callable[[Path, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="rewrite golden files instead of comparing with them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(path, text)` compares text with the file, or rewrites the file under `--golden`."""
+    rewrite = bool(request.config.getoption("--golden")) or os.environ.get("ATTNGEN_GOLDEN") == "write"
+
+    def compare(path: Path, text: str) -> None:
+        if rewrite:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                path.write_text(text, encoding="utf-8")
+            return
+        assert path.is_file(), f"{path} is missing: run `make golden`"
+        assert text == path.read_text(encoding="utf-8"), f"{path} differs: run `make golden` and review the diff"
+
+    return compare
