@@ -15,7 +15,9 @@ from attngen.codegen.source import KernelConfig, KernelSource
 from attngen.dsl.ast import Attention, Module
 from attngen.errors import AttnError, Diagnostic
 from attngen.ir.nodes import Variant
-from attngen.tracing import Trace, no_trace
+from attngen.tracing import Trace, environment_trace, no_trace
+
+__all__ = ["STAGES", "build", "check", "environment_trace", "lower", "parse", "variant_names"]
 
 STAGES: Final = ("ast", "ir", "specialise", *(rewrite.__name__ for rewrite in ir.PASSES), "functor", "kernel")
 
@@ -33,6 +35,11 @@ def lower(module: Module, name: str, config: KernelConfig, trace: Trace = no_tra
     return trace("kernel", source)
 
 
+def parse(source: Path | str, filename: str | None = None) -> Module:
+    """The syntax tree of a file (a Path) or of a text that `filename` names, with everything that it imports."""
+    return dsl.parse_module(source, filename)
+
+
 def build(module: Module, name: str) -> Variant:
     """The typed IR of one variant, validated: what the reference evaluates and the passes start from."""
     variant = ir.build(module, name)
@@ -47,15 +54,23 @@ def variant_names(module: Module) -> tuple[str, ...]:
 
 
 def check(path: Path | str) -> list[Diagnostic]:
-    """Every mistake in a file, in source order; empty where there is none."""
-    found: list[Diagnostic] = []
+    """Every mistake in a file and in all its variants; empty where there is none."""
     try:
-        module = dsl.parse_module(Path(path))
+        check_module(parse(Path(path)))
     except AttnError as error:
         return list(error.diagnostics)
-    for name in variant_names(module):
+    return []
+
+
+def check_module(module: Module) -> tuple[str, ...]:
+    """The names of the variants, each built once; raises AttnError with the mistakes of all of them."""
+    found: list[Diagnostic] = []
+    names = variant_names(module)
+    for name in names:
         try:
             build(module, name)
         except AttnError as error:
             found += [diagnostic for diagnostic in error.diagnostics if diagnostic not in found]
-    return found
+    if found:
+        raise AttnError(tuple(found), module.sources)
+    return names

@@ -44,8 +44,10 @@ class LoadedVariant:
 
     @cached_property
     def module(self) -> Module:
-        """The syntax tree; parses on first use."""
-        return _parse(self.path, self.sources)
+        """The syntax tree of the texts that were loaded; parses on first use."""
+        if _closure(self.path, self.sources[self.path]) != self.sources:
+            raise ValueError(f"a file that {self.path} imports has changed since it was loaded: load it again")
+        return _parse(self.path, self.sources[self.path])
 
     @cached_property
     def ir(self) -> Variant:
@@ -66,15 +68,18 @@ class LoadedVariant:
         return load_kernel(cache.entry(self.key(config), lambda: self.lower(config)))
 
 
+class NoSuchVariant(ValueError):
+    """The file is right, but the variant asked for can't be chosen in it."""
+
+
 def load(path: str | os.PathLike[str], name: str | None = None) -> LoadedVariant:
     """The variant of that name (needed where there are several) in a file; raises AttnError where it is wrong."""
-    root = Path(path).absolute()
-    return _select(str(root), _closure(str(root), _read(root)), name)
+    return _select(load_all(path), str(path), name)
 
 
 def parse(text: str, name: str | None = None) -> LoadedVariant:
     """Like `load`, from text; its imports are relative to the current folder."""
-    return _select(TEXT, _closure(TEXT, text), name)
+    return _select(_checked(TEXT, TEXT, _closure(TEXT, text)), "the text", name)
 
 
 def _closure(root: str, text: str | None) -> dict[str, str]:
@@ -99,38 +104,43 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _select(path: str, sources: dict[str, str], name: str | None) -> LoadedVariant:
-    """The chosen variant of a closure, checked now unless a stamp says that it was."""
+def load_all(path: str | os.PathLike[str]) -> list[LoadedVariant]:
+    """Every variant of a file, in order; raises AttnError where one is wrong."""
+    root = Path(path).absolute()
+    sources = _closure(str(root), _read(root))
+    if not sources:
+        _compiler().parse(Path(path))  # raises, and says why it can't be read
+    return _checked(str(root), os.fspath(path), sources)
+
+
+def _select(variants: list[LoadedVariant], path: str, name: str | None) -> LoadedVariant:
+    """The variant of that name, or the only one."""
+    for variant in variants:
+        if variant.name == name or (name is None and len(variants) == 1):
+            return variant
+    names = ", ".join(variant.name for variant in variants)
+    if not variants:
+        raise NoSuchVariant(f"{path} holds no `attention` block")
+    if name is None:
+        raise NoSuchVariant(f"{path} holds several variants ({names}): give the name of one")
+    raise NoSuchVariant(f"{path} holds no variant `{name}`; it has {names}")
+
+
+def _checked(path: str, shown: str, sources: dict[str, str]) -> list[LoadedVariant]:
+    """The variants of a closure, checked now unless a stamp says that they were; mistakes name the path as `shown`."""
     folder = str(Path(path).parent)
     named = ((os.path.relpath(file, folder), text) for file, text in sources.items())
     key = cache.make_key(*(part for pair in named for part in pair))
     names = _read_stamp(key)
     if names is None:
-        names = _check(path, sources)
+        names = list(_compiler().check_module(_parse(shown, sources[path])))
         _write_stamp(key, names)
-    if name is None and len(names) == 1:
-        return LoadedVariant(names[0], path, sources, key)
-    if name in names:
-        return LoadedVariant(str(name), path, sources, key)
-    if not names:
-        raise ValueError(f"{path} holds no `attention` block")
-    if name is None:
-        raise ValueError(f"{path} holds several variants ({', '.join(names)}): give the name of one")
-    raise ValueError(f"{path} holds no variant `{name}`; it has {', '.join(names)}")
+    return [LoadedVariant(name, path, sources, key) for name in names]
 
 
-def _check(path: str, sources: dict[str, str]) -> list[str]:
-    """The names of the variants in a closure, each built once; raises AttnError where one is wrong."""
-    compiler = _compiler()
-    module = _parse(path, sources)
-    names = compiler.variant_names(module)
-    for name in names:
-        compiler.build(module, name)
-    return list(names)
-
-
-def _parse(path: str, sources: dict[str, str]) -> Module:
-    return _compiler().parse(sources[path] if path == TEXT else Path(path))
+def _parse(path: str, text: str) -> Module:
+    module: Module = _compiler().parse(text, None if path == TEXT else path)
+    return module
 
 
 def _compiler() -> ModuleType:

@@ -24,12 +24,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 EXTRA = {"ir/build": ("attngen.dsl.ast",)}  # a file, or a folder of that name
 TOP = tuple(
     f"attngen.{name}"
-    for name in ("compiler", "loading", "tracing", "reference", "random_batch", "torch_ops", "cli")
+    for name in ("compiler", "loading", "tracing", "reference", "random_batch", "trial", "torch_ops", "cli")
 )
 
 # third-party or standard module -> where it may be imported
 CONFINED: dict[str, tuple[str, ...]] = {
-    "torch": ("runtime/", "reference", "torch_ops", "random_batch", "cli"),
+    "torch": ("runtime/", "reference", "torch_ops", "random_batch", "trial", "cli/bench"),
     "subprocess": ("runtime/toolchain", "runtime/build"),
     "jinja2": ("codegen/render",),
     "lark": ("dsl/",),

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 
 from attngen.cli.report import BAD_VARIANT, FINE, Commands, add_variant, existing
-from attngen.errors import render
+from attngen.errors import AttnError, Diagnostic, render
 
 
 def add(commands: Commands) -> None:
@@ -22,11 +22,14 @@ def execute(args: argparse.Namespace) -> int:
     """Check every file; nothing is compiled."""
     from attngen import compiler
 
-    found, sources = [], {}
+    found: list[Diagnostic] = []
+    sources: dict[str, str] = {}
     for path in args.file:
-        diagnostics, texts = compiler.check_with_sources(existing(path))
-        found += [diagnostic for diagnostic in diagnostics if diagnostic not in found]
-        sources |= texts
+        try:
+            compiler.check_module(compiler.parse(existing(path)))
+        except AttnError as error:
+            found += [diagnostic for diagnostic in error.diagnostics if diagnostic not in found]
+            sources |= error.sources
     if args.json:
         print(json.dumps([asdict(diagnostic) for diagnostic in found], indent=1))
     elif found:
