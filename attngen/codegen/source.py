@@ -32,7 +32,8 @@ class KernelConfig:
 class Parameter:
     """A parameter of a variant, in the order of the functor's arguments (see include/attngen/functor.hpp).
 
-    A scalar has `dims` None.  `phase` says whether it is an argument of plan() (the key bounds read it) or of run().
+    A scalar has `dims` None.  `phase` says whether it is an argument of plan() (the key bounds read it) or of run();
+    `in_key`, whether the key stage reads it, so that transforming keys needs it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Parameter:
     phase: Phase
     default: bool | int | float | None = None
     range: tuple[Any, Any] | None = None
+    in_key: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import os
 import shlex
@@ -12,15 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from attngen import env
 from attngen.codegen.source import KernelSource
 from attngen.errors import EnvironmentFault
-from attngen.runtime import cache, toolchain
+from attngen.runtime import store, toolchain
 
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 INCLUDE: Final = _PACKAGE / "include"
@@ -33,16 +30,6 @@ KERNEL_FLAGS: Final = (
     "-fvisibility=hidden", "-Wno-psabi",
 )  # fmt: skip
 LINK_FLAGS: Final = ("-shared", "-Wl,--no-undefined")
-
-# What decides the text and the code of a kernel, and of the host library.
-_PARTS: Final[dict[str, tuple[str, ...]]] = {
-    "kernels": (
-        "dtypes.py", "compiler.py", "dsl", "ir", "codegen", "prelude", "include", "runtime/build.py",
-        "../grammar/attn.lark",
-    ),
-    "host": ("include/attngen/work.hpp", "include/attngen/bounds.hpp", "runtime/native", "runtime/build.py"),
-}  # fmt: skip
-_SUFFIXES: Final = (".py", ".hpp", ".cpp", ".cuh", ".h", ".jinja", ".attn", ".lark")
 
 _JOB_BYTES: Final = 1 << 30  # what one optimising compiler takes, with room to spare
 
@@ -57,22 +44,6 @@ class Recipe:
     units: tuple[str, ...]
     flags: tuple[str, ...]
     link_flags: tuple[str, ...] = LINK_FLAGS
-
-
-def entry(key: str, make: Callable[[], KernelSource]) -> Path:
-    """The folder of a kernel: from a bundle, else from the cache, else built from what `make` gives, once a key."""
-    return obtain(key, lambda: kernel_recipe(make()))
-
-
-def obtain(key: str, make: Callable[[], Recipe]) -> Path:
-    """The folder of any shared object; `make` is called only where it has to be built."""
-
-    def fill(folder: Path) -> None:
-        recipe = make()
-        with cache.build_slot(job_count()):
-            build(recipe, folder, env.cache_dir() / ".failed" / key)
-
-    return cache.obtain(key, fill, fingerprint())
 
 
 def kernel_recipe(source: KernelSource) -> Recipe:
@@ -110,14 +81,14 @@ def build(recipe: Recipe, folder: Path, log_folder: Path) -> None:
         (folder / name).write_text(text)
     (folder / "build.ninja").write_text(_ninja_file(recipe, cxx))
     started = time.monotonic()
-    cache.trace(1, f"building {recipe.what} in {folder}")
+    store.trace(1, f"building {recipe.what} in {folder}")
     status, log = _run_ninja(folder)
     output = folder / recipe.output
     if status != 0 or not output.is_file() or output.stat().st_size == 0:
         _keep_failure(folder, log_folder, log)
         raise toolchain.explain(log, log_folder / LOG, recipe.what, cxx)
     seconds = time.monotonic() - started
-    cache.trace(2, f"built {recipe.what} in {seconds:.2f} s")
+    store.trace(2, f"built {recipe.what} in {seconds:.2f} s")
     for rubbish in (*folder.glob(".ninja*"), *folder.glob("*.o"), folder / "build.ninja"):
         rubbish.unlink(missing_ok=True)
     record = {
@@ -128,7 +99,7 @@ def build(recipe: Recipe, folder: Path, log_folder: Path) -> None:
         "flags": [flag for flag in recipe.flags if not flag.startswith("-I")],
         "seconds": round(seconds, 3),
     }
-    (folder / cache.RECORD).write_text(json.dumps(record, indent=1))
+    (folder / store.RECORD).write_text(json.dumps(record, indent=1))
 
 
 def _run_ninja(folder: Path) -> tuple[int, str]:
@@ -149,10 +120,7 @@ def _run_ninja(folder: Path) -> tuple[int, str]:
     if env.print_commands():
         print(ran.stdout, end="", file=sys.stderr)
     if ran.returncode < 0:
-        return (
-            ran.returncode,
-            f"{ran.stdout}\nninja was ended by signal {-ran.returncode}{_signal_name(ran.returncode)}",
-        )
+        return ran.returncode, f"{ran.stdout}\nninja: {signal.strsignal(-ran.returncode)}"
     return ran.returncode, ran.stdout
 
 
@@ -199,43 +167,4 @@ def _keep_failure(folder: Path, log_folder: Path, log: str) -> None:
         folder.rename(log_folder)
         (log_folder / LOG).write_text(log)
     except OSError as fault:
-        cache.trace(1, f"could not keep the log of a failed build in {log_folder}: {fault}")
-
-
-# Keys -------------------------------------------------------------------------------------------
-
-
-def make_key(*parts: str, of: Literal["kernels", "host"] = "kernels") -> str:
-    """The name of the entry for these parts and this attngen; equal content, equal key, whatever the file times."""
-    digest = hashlib.sha256(fingerprint(of).encode())
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()[:32]
-
-
-@functools.cache
-def fingerprint(of: Literal["kernels", "host"] = "kernels") -> str:
-    """A hash of the content of attngen's own code that decides what a build gives."""
-    digest = hashlib.sha256()
-    for name in _PARTS[of]:
-        for file in _files(str(_PACKAGE / name)):
-            with open(file, "rb") as opened:
-                data = opened.read()
-            digest.update(f"{os.path.basename(file)} {len(data)}\n".encode())
-            digest.update(data)
-    return digest.hexdigest()
-
-
-def _files(path: str) -> list[str]:
-    if os.path.isfile(path):
-        return [path]
-    found: list[str] = []
-    if os.path.isdir(path):
-        with os.scandir(path) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                if entry.is_dir():
-                    found += _files(entry.path)
-                elif entry.name.endswith(_SUFFIXES):
-                    found.append(entry.path)
-    return found
+        store.trace(1, f"could not keep the log of a failed build in {log_folder}: {fault}")

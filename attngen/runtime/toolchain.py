@@ -13,7 +13,7 @@ from typing import Final
 
 from attngen import env
 from attngen.errors import EnvironmentFault
-from attngen.runtime import cache
+from attngen.runtime import store
 
 OLDEST_GCC: Final = 11
 
@@ -115,7 +115,7 @@ def explain(log: str, log_path: Path, what: str, cxx: Compiler) -> Exception:
     """The exception for a failed build: a few lines of the log, never all of it."""
     for phrase in _OUT_OF_SPACE:
         if phrase in log:
-            return cache.unwritable(env.cache_dir(), phrase)
+            return store.unwritable(env.cache_dir(), phrase)
     if "Killed signal terminated" in log:
         return EnvironmentFault(
             f"The compiler was killed while it built {what}, most likely for want of memory. "

@@ -113,10 +113,25 @@ struct Params {
   std::int32_t reserved;
 };
 
-// What a CPU kernel's shared object exports.
+// Keys of one KV head that the variant's key stage transforms in place, in fp32, when they are appended to a pool that
+// holds key(k).  Rows are aligned to 64 bytes, and the lanes from the head dimension up to a multiple of 16 are zero.
+struct KeyTransform {
+  float* x;                     // f32[count, x_row]
+  std::int64_t x_row;           // elements from one key to the next, a multiple of 16
+  const std::int32_t* kv;       // logical positions
+  const std::int32_t* slot;     // rows of the pool
+  const std::int64_t* args;     // functor argument words; those that the key stage doesn't read are harmless zeros
+  std::int32_t count, kv_head;
+  std::int32_t num_qo_heads, num_kv_heads, group;
+  std::int32_t reserved;
+};
+
+// What a CPU kernel's shared object exports; the last only where the variant has a key stage.
 using CpuWorker = void (*)(const Params*, std::int32_t worker, void* scratch);
 using CpuScratchBytes = std::int64_t (*)();
+using CpuTransformKeys = void (*)(const KeyTransform*);
 inline constexpr const char* kCpuWorkerSymbol = "attngen_cpu_worker";
 inline constexpr const char* kCpuScratchSymbol = "attngen_cpu_scratch_bytes";
+inline constexpr const char* kCpuTransformSymbol = "attngen_cpu_transform_keys";
 
 }  // namespace attngen

@@ -1,0 +1,252 @@
+#include "arguments.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <sstream>
+
+#include "convert.hpp"
+
+namespace attngen::host {
+namespace {
+
+constexpr const char* kExtentNames[5] = {"B", "Rows", "Slots", "Q", "KV"};
+
+// What an empty tensor is read as: one zero, whatever the index.
+alignas(64) constexpr char kZeros[64] = {};
+
+std::string quoted(const std::string& name) { return "`" + name + "`"; }
+
+bool fits(Type type, std::int64_t value) {
+  switch (type) {
+    case Type::kI32: return value == static_cast<std::int32_t>(value);
+    case Type::kI16: return value == static_cast<std::int16_t>(value);
+    case Type::kI8: return value == static_cast<std::int8_t>(value);
+    case Type::kU8: return value == static_cast<std::uint8_t>(value);
+    default: return true;
+  }
+}
+
+double element(Type type, const char* at) {
+  const auto read = [at](auto sample) {
+    decltype(sample) value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  };
+  double result = 0;
+  const auto read_float = [&](auto format) {
+    using Format = decltype(format);
+    result = Format::widen(read(typename Format::Storage{}));
+  };
+  if (with_float(type, read_float)) return result;
+  switch (type) {
+    case Type::kI64: return static_cast<double>(read(std::int64_t{}));
+    case Type::kI32: return read(std::int32_t{});
+    case Type::kI16: return read(std::int16_t{});
+    case Type::kI8: return read(std::int8_t{});
+    case Type::kU8: return read(std::uint8_t{});
+    default: return *at != 0;
+  }
+}
+
+std::string number(double value) {
+  std::ostringstream text;
+  text.precision(std::numeric_limits<double>::max_digits10);
+  text << value;
+  return text.str();
+}
+
+std::string got(const Value& value) {
+  switch (value.kind) {
+    case Value::Kind::kBool: return value.integer ? "True" : "False";
+    case Value::Kind::kInt: return std::to_string(value.integer);
+    case Value::Kind::kFloat: return number(value.real);
+    case Value::Kind::kTensor: return describe(*value.tensor);
+    case Value::Kind::kOther: return "a " + value.type;
+    case Value::Kind::kMissing: break;
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+Arguments::Arguments(std::vector<Parameter> parameters, bool check_ranges)
+    : parameters_(std::move(parameters)), check_ranges_(check_ranges) {
+  std::size_t words = 0;
+  std::int64_t names = 0;
+  for (const Parameter& parameter : parameters_) {
+    offsets_.push_back(words);
+    words += parameter.scalar ? 2 : 1 + 2 * parameter.dims.size();
+    for (const Dim& dim : parameter.dims)
+      if (dim.kind == Dim::Kind::kBound && dim.value >= names) names = dim.value + 1;
+  }
+  words_.assign(words, 0);
+  bound_.assign(names, -1);
+  bound_by_.assign(names, nullptr);
+  // A tensor that this call doesn't read still has to be safe to load from.
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].scalar) continue;
+    std::int64_t* at = words_.data() + offsets_[i];
+    at[0] = reinterpret_cast<std::int64_t>(kZeros);
+    for (std::size_t axis = 0; axis < parameters_[i].dims.size(); ++axis) at[1 + 2 * axis] = 1;
+  }
+}
+
+void Arguments::fill(const Value* values, const Extents& extents) {
+  bound_.assign(bound_.size(), -1);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    if (parameter.planned || !parameter.needed) continue;
+    std::int64_t* words = words_.data() + offsets_[i];
+    if (values[i].kind == Value::Kind::kMissing)
+      refuse("missing argument " + quoted(parameter.name) + ": the variant needs " + wanted(parameter, &extents));
+    if (parameter.scalar)
+      fill_scalar(parameter, values[i], words);
+    else
+      fill_tensor(parameter, values[i], extents, words);
+  }
+  if (!check_ranges_) return;
+  // Last, since a range may end at a dimension that a later tensor binds.
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (values[i].kind == Value::Kind::kTensor) check_range(parameters_[i], *values[i].tensor);
+}
+
+void Arguments::plan_scalar(std::size_t index, const Value& value) {
+  fill_scalar(parameters_[index], value, words_.data() + offsets_[index]);
+}
+
+void Arguments::fill_scalar(const Parameter& parameter, const Value& value, std::int64_t* words) const {
+  const bool real = parameter.type == Type::kF32;
+  const bool truth = parameter.type == Type::kBool;
+  const bool integral = !real && !truth;
+  if (value.kind == Value::Kind::kTensor) {
+    const DLTensor& tensor = *value.tensor;
+    if (tensor.ndim != 0 || !same_type(tensor.dtype, parameter.type) || tensor.device.device_type != kDLCPU)
+      refuse("argument " + quoted(parameter.name) + " is " + got(value) + "; it needs " + wanted(parameter, nullptr));
+    words[0] = 0;
+    words[1] = reinterpret_cast<std::int64_t>(data(tensor));
+    return;
+  }
+  double checked = 0;
+  words[1] = 0;
+  if (truth && value.kind == Value::Kind::kBool) {
+    words[0] = value.integer;
+    checked = static_cast<double>(value.integer);
+  } else if (integral && value.kind == Value::Kind::kInt && fits(parameter.type, value.integer)) {
+    words[0] = value.integer;
+    checked = static_cast<double>(value.integer);
+  } else if (real && (value.kind == Value::Kind::kFloat || value.kind == Value::Kind::kInt)) {
+    checked = value.kind == Value::Kind::kInt ? static_cast<double>(value.integer) : value.real;
+    const float narrowed = static_cast<float>(checked);
+    if (std::isinf(narrowed) && !std::isinf(checked))
+      refuse("argument " + quoted(parameter.name) + " is " + got(value) + ", which is too large for an f32");
+    words[0] = bits_of(narrowed);
+  } else {
+    refuse("argument " + quoted(parameter.name) + " is " + got(value) + "; it needs " + wanted(parameter, nullptr));
+  }
+  if (!check_ranges_) return;
+  if ((parameter.low && checked < parameter.low->number) || (parameter.high && checked >= parameter.high->number))
+    refuse("argument " + quoted(parameter.name) + " is " + got(value) + ", outside its declared range " +
+           number(parameter.low->number) + ".." + number(parameter.high->number));
+}
+
+void Arguments::fill_tensor(const Parameter& parameter, const Value& value, const Extents& extents,
+                            std::int64_t* words) {
+  if (value.kind != Value::Kind::kTensor)
+    refuse("argument " + quoted(parameter.name) + " is " + got(value) + "; it needs " + wanted(parameter, &extents));
+  const DLTensor& tensor = *value.tensor;
+  const bool fits = tensor.ndim == static_cast<int>(parameter.dims.size());
+  if (!fits || !same_type(tensor.dtype, parameter.type) || tensor.device.device_type != kDLCPU)
+    wrong_shape(parameter, tensor, extents);
+  bind(parameter, tensor, extents);
+  bool empty = false;
+  words[0] = reinterpret_cast<std::int64_t>(data(tensor));
+  for (int axis = 0; axis < tensor.ndim; ++axis) {
+    empty |= tensor.shape[axis] == 0;
+    words[1 + 2 * axis] = tensor.shape[axis];
+    words[2 + 2 * axis] = stride(tensor, axis);
+  }
+  if (!empty) return;
+  words[0] = reinterpret_cast<std::int64_t>(kZeros);
+  for (int axis = 0; axis < tensor.ndim; ++axis) {
+    words[1 + 2 * axis] = 1;
+    words[2 + 2 * axis] = 0;
+  }
+}
+
+void Arguments::bind(const Parameter& parameter, const DLTensor& tensor, const Extents& extents) {
+  for (int axis = 0; axis < tensor.ndim; ++axis) {
+    const Dim& dim = parameter.dims[axis];
+    const std::int64_t size = tensor.shape[axis];
+    switch (dim.kind) {
+      case Dim::Kind::kExact:
+        if (size != dim.value) wrong_shape(parameter, tensor, extents);
+        break;
+      case Dim::Kind::kAtLeast:
+        if (size < extents.sizes[dim.value]) wrong_shape(parameter, tensor, extents);
+        break;
+      case Dim::Kind::kBound:
+        if (bound_[dim.value] < 0) {
+          bound_[dim.value] = size;
+          bound_by_[dim.value] = &parameter;
+        } else if (bound_[dim.value] != size) {
+          wrong_shape(parameter, tensor, extents);
+        }
+    }
+  }
+}
+
+void Arguments::check_range(const Parameter& parameter, const DLTensor& tensor) const {
+  if (!parameter.low || !parameter.high) return;
+  const auto resolve = [this](const Limit& limit) {
+    return limit.dim >= 0 && bound_[limit.dim] >= 0 ? static_cast<double>(bound_[limit.dim]) : limit.number;
+  };
+  const double low = resolve(*parameter.low), high = resolve(*parameter.high);
+  std::int64_t count = 1;
+  for (int axis = 0; axis < tensor.ndim; ++axis) count *= tensor.shape[axis];
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t rest = i, offset = 0;
+    for (int axis = tensor.ndim - 1; axis >= 0; --axis) {
+      offset += rest % tensor.shape[axis] * stride(tensor, axis);
+      rest /= tensor.shape[axis];
+    }
+    const double value = element(parameter.type, data(tensor) + offset * type_row(parameter.type).bytes);
+    if (!(value >= low && value < high))
+      refuse("argument " + quoted(parameter.name) + " holds " + number(value) + " at flat index " + std::to_string(i) +
+             ", outside its declared range " + number(low) + ".." + number(high));
+  }
+}
+
+void Arguments::wrong_shape(const Parameter& parameter, const DLTensor& tensor, const Extents& extents) const {
+  std::string message = "argument " + quoted(parameter.name) + " is " + describe(tensor) + "; it needs " +
+                        wanted(parameter, &extents);
+  for (const Dim& dim : parameter.dims)
+    if (dim.kind == Dim::Kind::kBound && bound_[dim.value] >= 0 && bound_by_[dim.value] != &parameter)
+      message += " (" + quoted(bound_by_[dim.value]->name) + " makes " + dim.name + " " +
+                 std::to_string(bound_[dim.value]) + ")";
+  refuse(message);
+}
+
+std::string Arguments::wanted(const Parameter& parameter, const Extents* extents) const {
+  const char* type = type_row(parameter.type).name;
+  if (parameter.scalar) {
+    const char* what = parameter.type == Type::kF32 ? "a number" : parameter.type == Type::kBool ? "a bool" : "an integer";
+    return std::string(what) + (parameter.type == Type::kBool ? "" : std::string(" that fits ") + type) +
+           ", or a 0-d cpu tensor of " + type;
+  }
+  std::string text = std::string(type) + "[";
+  for (std::size_t axis = 0; axis < parameter.dims.size(); ++axis) {
+    const Dim& dim = parameter.dims[axis];
+    if (axis) text += ", ";
+    if (dim.kind == Dim::Kind::kExact)
+      text += (dim.name.empty() ? "" : dim.name + " = ") + std::to_string(dim.value);
+    else if (dim.kind == Dim::Kind::kAtLeast)
+      text += std::string(kExtentNames[dim.value]) +
+              (extents ? " >= " + std::to_string(extents->sizes[dim.value]) : std::string());
+    else
+      text += dim.name + (bound_[dim.value] >= 0 ? " = " + std::to_string(bound_[dim.value]) : std::string());
+  }
+  return text + "] on cpu";
+}
+
+}  // namespace attngen::host
