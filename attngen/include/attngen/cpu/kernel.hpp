@@ -99,6 +99,7 @@ class Kernel {
     make_columns(item);
     if (!see(item.packed_count, full)) return;
     pack();
+    finite_ = !s_.mask.by_row || Packer<S>::finite(s_.values, s_.tile.count);
     for (int first = 0; first < item.packed_count; first += S::kBlockRows) {
       const Block& block = s_.mask.blocks[first / S::kBlockRows];
       if (block.begin < block.end) pass(first, std::min(S::kBlockRows, item.packed_count - first), block);
@@ -110,6 +111,26 @@ class Kernel {
       const ColumnAt<I> at{simd::load<I>(s_.tile.kv + v * W), simd::load<I>(s_.tile.slot + v * W), item.kv_head};
       s_.columns[v] = fn_.template column<F, I>(at);
     }
+  }
+
+  // Some value is infinite or NaN: it may reach only the rows that see its key, so the rest leave it out of the sum.
+  void add_visible(int first, int rows, int begin, int end) {
+    for (int i = 0; i < rows; ++i) {
+      float* out = s_.out[first + i];
+      const Bits* allowed = s_.mask.row(first + i);
+      for (int lane = 0; lane < S::kHeadDimV; ++lane) out[lane] *= s_.factor[i];
+      for (int key = begin; key < end; ++key) {
+        if (!(allowed[key / W] >> key % W & 1)) continue;
+        const float weight = to_float(weights(i)[key]);
+        for (int lane = 0; lane < S::kHeadDimV; ++lane)
+          out[lane] += weight * to_float(Packer<S>::value(s_.values, key, lane));
+      }
+    }
+  }
+
+  Element* weights(int i) {
+    if constexpr (S::kTiles) return s_.weights[i];
+    else return s_.scores[i];
   }
 
   // False where no row sees a key of the tile.  Rows of several requests may differ in length.
@@ -156,15 +177,18 @@ class Kernel {
     } else {
       weigh<true>(first, rows, block.begin, block.end);
     }
-    multiply_values(first, rows, block.begin * W, block.end * W);
+    if (finite_) {
+      multiply_values(first, rows, block.begin * W, block.end * W);
+    } else {
+      add_visible(first, rows, block.begin * W, std::min(block.end * W, s_.tile.count));
+    }
   }
 
   template <bool kMasked>
   void weigh(int first, int rows, int begin, int end) {
     for (int i = 0; i < rows; ++i) {
-      Element* weights = S::kTiles ? s_.weights[i] : reinterpret_cast<Element*>(s_.scores[i]);
       const RowPass<S, Fn, kMasked> row{fn_,   s_.rows[first + i], s_.columns, s_.mask.row(first + i), begin, end,
-                                        s_.scores[i], weights};
+                                        s_.scores[i], weights(i)};
       s_.factor[i] = row.run(s_.state[first + i]);
     }
   }
@@ -233,7 +257,8 @@ class Kernel {
   Fn fn_;
   Finish<S, Fn> finish_;
   Scratch<S, Fn>& s_;
-  std::int32_t shortest_ = 0;
+  std::int32_t shortest_ = 0;  // kv_len of the item's rows
+  bool finite_ = true;         // the tile's values, as far as it matters
 };
 
 template <class Traits, class Fn>

@@ -43,6 +43,28 @@ struct Packer {
     }
   }
 
+  static Element value(const Element* packed, int key, int lane) {
+    if constexpr (S::kTiles) return packed[values_at(key, lane) + lane % 16 * 2 + key % 2];
+    return packed[values_at(key, lane)];
+  }
+
+  // Whether no packed value is infinite or NaN; a weight of 0 would not silence one.
+  static bool finite(const Element* packed, int count) {
+    using F = simd::f32<S::kWidth>;
+    F sum{};
+    for (int key = 0; key < count; key += S::kTiles ? 2 : 1) {
+      for (int lane = 0; lane < S::kDimV; lane += S::kWidth / Packer::kPerWord) {
+        if constexpr (S::kTiles) {
+          const Element* run = packed + values_at(key, lane / 16 * 16) + lane % 16 * 2;
+          sum += load_f32<F>(run) * 0.0f;
+        } else {
+          sum += simd::load<F>(packed + values_at(key, lane)) * 0.0f;
+        }
+      }
+    }
+    return simd::reduce_add(sum) == 0.0f;
+  }
+
   // `hook(lanes, i)` transforms key i in place, or is NoHook.
   template <class Hook>
   void keys(const typename S::Pool* pool, const KeyTile<S::kKeys>& tile, Element* packed, const Hook& hook) {
