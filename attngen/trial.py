@@ -120,7 +120,9 @@ def try_variant(variant: LoadedVariant, shape: Shape, *, repeats: int = 3, **opt
     rows = batch.qo_indptr[-1]
     untouched = bool(out[rows:].isnan().all() and lse[rows:].isnan().all())
     verdict = verdict_of(variant, batch, out, lse if variant.ir.softmax else None)
-    return Trial(variant.name, attn.manifest.config.target, verdict, untouched, compile_s, 1e3 * min(times[1:] or times))
+    return Trial(
+        variant.name, attn.manifest.config.target, verdict, untouched, compile_s, 1e3 * min(times[1:] or times)
+    )
 
 
 def verdict_of(variant: LoadedVariant, batch: RandomBatch, out: torch.Tensor, lse: torch.Tensor | None) -> Verdict:

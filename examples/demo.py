@@ -10,7 +10,7 @@ from pathlib import Path
 import attngen
 from attngen.cli.report import progress, table
 from attngen.random_batch import Shape, ragged_requests
-from attngen.trial import Trial, attention, plan_batch, try_variant
+from attngen.trial import Trial, plan_batch, try_variant
 
 EXAMPLES = Path(__file__).parent
 VARIANTS = ("gemma2.attn", "gpt_oss.attn", "alibi.attn")
@@ -36,7 +36,9 @@ def main() -> int:
         attn, _ = plan_batch(attngen.load(EXAMPLES / VARIANTS[0]), SHAPE)
         attn.plan_report("plan.html")
     lengths = sorted(kv for _, kv in SHAPE.requests)
-    print(f"{len(lengths)} requests, caches of {lengths[0]} to {lengths[-1]} keys in pages of {SHAPE.page_size}, ", end="")
+    print(
+        f"{len(lengths)} requests, caches of {lengths[0]} to {lengths[-1]} keys in pages of {SHAPE.page_size}, ", end=""
+    )
     print(f"{SHAPE.num_qo_heads} query and {SHAPE.num_kv_heads} KV heads of {SHAPE.head_dim}, {SHAPE.dtype}\n")
     print(table(HEADER, [line(trial) for trial in trials]))
     print(f"\nThe plan of {trials[0].variant} is drawn in plan.html.")

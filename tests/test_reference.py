@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from attngen.ir.nodes import Binary, Call, Const, Expr, Index, ScalarParam, Type, Var, Variant
-from attngen.random_batch import Shape, random_batch, ragged_requests
-from attngen.reference import Arithmetic, Batch, Visit, affine_visits, judge, reference, rounded
-from attngen.reference import dense
+from attngen.random_batch import Shape, ragged_requests, random_batch
+from attngen.reference import Arithmetic, Batch, Visit, affine_visits, dense, judge, reference, rounded
 
 BOOL, I32, F32, VEC = Type("bool"), Type("i32"), Type("f32"), Type("f32", vec=True)
 PLAIN = Variant("plain", None, (), ())

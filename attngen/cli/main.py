@@ -16,7 +16,7 @@ COMMANDS = (check, show, build, run, bench, cache, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; gives 0 (fine), 1 (the variant is wrong), 2 (the call is wrong) or 3 (the machine lacks something)."""
+    """Run a command; gives its exit code: fine, variant wrong, call wrong, machine lacking (0 to 3)."""
     try:
         args = _parser().parse_args(argv)
         code = int(args.execute(args))

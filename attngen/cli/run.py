@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from attngen.cli.report import FINE, CallError, Commands, add_kernel_options, add_variant, load, progress
-from attngen.cli.report import kernel_config
+from attngen.cli.report import FINE, CallError, Commands, add_kernel_options, add_variant, kernel_config, load, progress
 
 
 def add(commands: Commands) -> None:

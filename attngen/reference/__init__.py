@@ -1,8 +1,8 @@
 """The oracle: what attention over a batch must give, from the IR itself.
 
-    exact = reference(variant, batch)                       # fp64
-    plain = rounded(variant, batch, torch.bfloat16)         # fp32 sums, operands rounded as kernels round them
-    verdict = judge(out, lse, exact, plain, torch.bfloat16)
+exact = reference(variant, batch)                       # fp64
+plain = rounded(variant, batch, torch.bfloat16)         # fp32 sums, operands rounded as kernels round them
+verdict = judge(out, lse, exact, plain, torch.bfloat16)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far a kernel may be from the exact result: the error of the plain algorithm with the same roundings, times 1.1."""
+"""How far a kernel may be from the exact result: 1.1 times the error of the plain algorithm with its roundings."""
 
 from __future__ import annotations
 
@@ -27,14 +27,10 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """Whether every error is within its bound (NaN never is)."""
-        return (
-            self.error <= self.bound and self.relative <= self.relative_bound and self.lse_error <= self.lse_bound
-        )
+        return self.error <= self.bound and self.relative <= self.relative_bound and self.lse_error <= self.lse_bound
 
 
-def judge(
-    out: torch.Tensor, lse: torch.Tensor | None, exact: State, rounded: State, dtype: torch.dtype
-) -> Verdict:
+def judge(out: torch.Tensor, lse: torch.Tensor | None, exact: State, rounded: State, dtype: torch.dtype) -> Verdict:
     """Compare a kernel's `out` and natural `lse` with the exact result.
 
     With E the error of `rounded` against `exact`, max-abs or L2-relative, a bound is `1.1 * E + floor`.  The floor is
@@ -76,6 +72,8 @@ def _distance(actual: torch.Tensor, exact: torch.Tensor) -> tuple[float, float, 
         return 0.0, 0.0, 0.0
     difference, magnitude = (actual - exact)[finite], exact[finite]
     norm = float(magnitude.norm())
-    return float(difference.abs().max()), float(difference.norm()) / norm if norm else float(difference.norm()), float(
-        magnitude.abs().max()
+    return (
+        float(difference.abs().max()),
+        float(difference.norm()) / norm if norm else float(difference.norm()),
+        float(magnitude.abs().max()),
     )

@@ -80,8 +80,10 @@ def attend(variant: Variant, batch: Batch, arithmetic: Arithmetic = EXACT, *, ra
             for head in range(kv_head * group, (kv_head + 1) * group):
                 for rows in piece.rows.split(max(1, PIECE // max(1, piece.slots.numel()))):
                     at = _row_indices(batch, piece.request, rows, head, kv_head)
-                    o, l, top = _attend_rows(stages, batch.q[rows, head], at, keys, values, columns, arithmetic, raw)
-                    out[rows, head], lse[rows, head], largest = o, l, max(largest, top)
+                    o, row_lse, top = _attend_rows(
+                        stages, batch.q[rows, head], at, keys, values, columns, arithmetic, raw
+                    )
+                    out[rows, head], lse[rows, head], largest = o, row_lse, max(largest, top)
     return State(out, lse if variant.softmax else None, largest)
 
 

@@ -34,9 +34,7 @@ class Stages:
         self.number = number
         self.ops = TorchOps(number)
         self.functions = {function.name: function for function in variant.functions}
-        self.scalars = {
-            scalar.name: self._scalar(params[scalar.name], scalar.type) for scalar in variant.scalars
-        }
+        self.scalars = {scalar.name: self._scalar(params[scalar.name], scalar.type) for scalar in variant.scalars}
         self.tensors = {tensor.name: params[tensor.name] for tensor in variant.tensors}
         sizes = {
             "D": lanes[0],
@@ -66,9 +64,7 @@ class Stages:
             return torch.tensor(1.0 / math.sqrt(int(self.launch["D"])), dtype=self.number)
         return self.scalar(self.variant.scale, at)
 
-    def _environment(
-        self, at: Indices, inputs: Mapping[str, torch.Tensor], lanes: int
-    ) -> Environment[torch.Tensor]:
+    def _environment(self, at: Indices, inputs: Mapping[str, torch.Tensor], lanes: int) -> Environment[torch.Tensor]:
         return Environment(
             indices=self.launch | at,
             scalars=self.scalars,
