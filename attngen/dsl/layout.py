@@ -47,6 +47,7 @@ _FRESH_START: Final = re.compile(
     r'[ \t]*((attention|mask|def|const|scalar|tensor)[ \t]+[A-Za-z_]|from[ \t]+"'
     r"|(query|key|value|logits|output)\([A-Za-z_]\w*\)[ \t]*:)"
 )
+_STAGE_START: Final = re.compile(r"[ \t]*(mask|sink|scale|softmax)[ \t]*:")  # or a parameter of a def, one a line
 _CHARACTER_HELP: Final = {
     "?": "write `a if condition else b`",
     ";": "put each statement on a line of its own",
@@ -129,8 +130,16 @@ class _Scanner:
 
     def _end_physical_line(self, position: int) -> None:
         self.number, self.start = self.number + 1, position
-        if not self.brackets or _FRESH_START.match(self.text, position):
+        if not self.brackets or self._starts_afresh(position):
             self._end_line()
+
+    def _starts_afresh(self, position: int) -> bool:
+        """Whether the physical line at `position` can't continue the brackets that are open."""
+        if _FRESH_START.match(self.text, position):
+            return True
+        words = self.line.words[:2] if self.line is not None else []
+        has_params = words[0].text == "def" or [word.kind for word in words] == ["name", "name"]
+        return not has_params and _STAGE_START.match(self.text, position) is not None
 
     def _end_line(self) -> None:
         if self.brackets and self.line is not None:

@@ -88,6 +88,7 @@ class _Loader:
         except UnicodeDecodeError as fault:
             line = data.count(b"\n", 0, fault.start) + 1
             column = len(data[data.rfind(b"\n", 0, fault.start) + 1 : fault.start].decode("utf-8")) + 1
+            self.report.sources[shown] = data.decode("utf-8", errors="replace")
             message = f"byte 0x{data[fault.start]:02x} is not UTF-8"
             self.report.add("not-utf8", message, Span(shown, line, column, line, column + 1), "save the file as UTF-8")
             return

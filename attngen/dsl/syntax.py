@@ -47,6 +47,7 @@ FOREIGN: Final[dict[str, tuple[str, str, str]]] = {
     "while": ("no-while", "there is no `while`", "use `for j in range(N)` with a constant N"),
     "lambda": ("no-lambda", "there is no `lambda`", "write a `def` and call it by name"),
     "elif": ("no-if-statement", "`if` is an expression here", "write `a if condition else b`"),
+    "is": ("foreign-word", "there is no `is`", "compare with `==`"),
     **{
         word: ("foreign-word", f"there is no `{word}`", "a body is assignments, `for` loops and a last expression")
         for word in (
@@ -122,7 +123,7 @@ def describe(expected: Collection[str]) -> str:
     rest = set(expected)
     names = []
     if rest.issuperset(_OPERANDS):
-        rest -= _OPERANDS
+        rest -= _OPERANDS | {"_NL"}
         names.append("an expression")
     if len(rest & _OPERATORS) > 5:
         rest -= _OPERATORS
@@ -202,7 +203,7 @@ def _import(failure: Failure) -> Finding | None:
 
 def _named_mask_inside(failure: Failure) -> Finding | None:
     if failure.opener == "mask" and failure.kind == "NAME" and "COLON" in failure.expected and len(failure.before) == 1:
-        help = "move the named mask to the top level, or write `mask: expression`"
+        help = "write `mask:` for the stage, or move the named mask to the top level"
         return Finding("misplaced-declaration", "a named mask can't stand inside an attention", failure.span, help)
     return None
 
@@ -240,26 +241,25 @@ def _equals(failure: Failure) -> Finding | None:
         return None
     previous = failure.previous
     if previous is not None and previous.kind == "operator" and previous.text not in (",", ":", "=", ".."):
-        help = f"write `x = x {previous.text} ...`"
-        return Finding("augmented-assignment", f"there is no `{previous.text}=`", previous.span.to(failure.span), help)
-    if failure.opener == "tensor" and "IN" in failure.expected:
+        name = failure.before[0].text if len(failure.before) == 2 else "x"
+        span = previous.span.to(failure.span)
+        help = f"write `{name} = {name} {previous.text} ...`"
+        return Finding("augmented-assignment", f"there is no `{previous.text}=`", span, help)
+    if failure.opener == "tensor":
         return Finding("tensor-default", "a tensor has no default", failure.span, "pass it to `run`")
-    if "COLON" in failure.expected and "AND" not in failure.expected:
-        return _missing_type(failure)
     return Finding("equals-sign", "`=` can't stand inside an expression", failure.span, "compare with `==`")
 
 
 def _missing_type(failure: Failure) -> Finding | None:
-    if failure.opener in ("const", "scalar", "tensor", "def", "mask") and set(failure.expected) == {"COLON"}:
-        previous = failure.previous
-        if (
-            previous is not None
-            and previous.kind == "name"
-            and failure.kind in ("ASSIGN", "COMMA", "RPAR", "IN", "_NL")
-        ):
-            help = f"write `{previous.text}: i32`, or another type"
-            return Finding("missing-type", f"`{previous.text}` has no type", previous.span, help)
-    return None
+    previous = failure.previous
+    if set(failure.expected) != {"COLON"} or previous is None or previous.kind != "name":
+        return None
+    declared = failure.opener in ("const", "scalar", "tensor") and len(failure.before) == 2
+    parameter = failure.opener in ("def", "mask") and failure.kind in ("COMMA", "RPAR", "ASSIGN")
+    if not declared and not parameter:
+        return None
+    help = f"write `{previous.text}: i32`, or another type"
+    return Finding("missing-type", f"`{previous.text}` has no type", previous.span, help)
 
 
 def _missing_colon(failure: Failure) -> Finding | None:
