@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from typing_extensions import assert_never
 
@@ -42,6 +42,7 @@ DERIVED: Final = ("scale_log2", "value_scale")
 BOUNDS: Final = ("first", "full_from", "full_to", "last")
 
 Rewrite = Callable[[Expr], Expr]
+T = TypeVar("T")
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -131,6 +132,24 @@ def map_expr(expr: Expr, rewrite: Rewrite) -> Expr:
         result = rewrite(with_children(body, [visit(child) for child in children(body)]))
         for let, value in zip(reversed(lets), reversed(values), strict=True):
             result = rewrite(with_children(let, (value, result)))
+        memo[id(node)] = result
+        return result
+
+    return visit(expr)
+
+
+def fold_expr(expr: Expr, combine: Callable[[Expr, Sequence[T]], T]) -> T:
+    """Bottom-up value of a tree: `combine` gets each distinct node with the values of its operands."""
+    memo: dict[int, T] = {}
+
+    def visit(node: Expr) -> T:
+        if id(node) in memo:
+            return memo[id(node)]
+        lets, body = let_spine(node)
+        values = [visit(let.value) for let in lets]
+        result = combine(body, [visit(child) for child in children(body)])
+        for let, value in zip(reversed(lets), reversed(values), strict=True):
+            result = combine(let, (value, result))
         memo[id(node)] = result
         return result
 
