@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from attngen.ir.nodes import Binary, Call, Const, Expr, Index, ScalarParam, Type, Var, Variant
+from attngen.ir.evaluate import Environment, evaluate
+from attngen.ir.nodes import Binary, Call, Const, Expr, Index, ScalarParam, Select, Type, Var, Variant
+from attngen.ir.numbers import NUMBERS
+from attngen.loading import load_all
 from attngen.random_batch import Shape, ragged_requests, random_batch
 from attngen.reference import Arithmetic, Batch, Visit, affine_visits, dense, judge, reference, rounded
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 BOOL, I32, F32, VEC = Type("bool"), Type("i32"), Type("f32"), Type("f32", vec=True)
 PLAIN = Variant("plain", None, (), ())
 CAUSAL = Binary("<=", Index("kv", I32), Index("pos", I32), BOOL)
@@ -126,8 +131,6 @@ def test_keys_beyond_kv_len_do_not_exist() -> None:
 
 def test_poisoned_logits_poison_their_own_row_only() -> None:
     at_row_1 = Binary("==", Index("q", I32), Const(1, I32), BOOL)
-    from attngen.ir.nodes import Select
-
     variant = replace(PLAIN, logits=Select(at_row_1, f32(math.inf), Var("s", F32), F32))
     state = reference(variant, dense_batch(3, 4))
     assert bool(state.out[1].isnan().all()) and bool(state.out[[0, 2]].isfinite().all())
@@ -175,3 +178,63 @@ def test_random_parameters_keep_their_ranges() -> None:
 def test_ragged_requests_hold_the_edges() -> None:
     requests = ragged_requests(16, 4096)
     assert len(requests) == 16 and (1, 0) in requests and (1, 4096) in requests and (0, 5) in requests
+
+
+# An independent reading of the manual: one element at a time, on Python numbers ---------------------
+
+
+def attend_slowly(variant: Variant, batch: Batch, row: int, head: int) -> tuple[list[float], float]:
+    """o and lse of one row and head of a batch of one request, in the normative order."""
+    group = batch.q.shape[1] // batch.k.shape[2]
+    (q_len, kv_len), lanes = (batch.num_rows, int(batch.kv_len[0])), (batch.q.shape[2], batch.v.shape[3])
+    sizes = {"D": lanes[0], "Dv": lanes[1], "Hq": batch.q.shape[1], "Hk": batch.k.shape[2], "group": group}
+    at_row = {"b": 0, "h": head, "hk": head // group, "q": row, "pos": row + kv_len - q_len, "row": row}
+    at_row |= {"q_len": q_len, "kv_len": kv_len} | sizes
+
+    def run(stage: Expr | None, at: dict[str, int], default: object, lanes: int = 0, **inputs: object) -> object:
+        if stage is None:
+            return default
+        names: dict[str, object] = {**at, "d": tuple(range(lanes))}
+        tensors = {name: value.tolist() for name, value in batch.params.items() if isinstance(value, torch.Tensor)}
+        scalars = {name: value for name, value in batch.params.items() if not isinstance(value, torch.Tensor)}
+        functions = {function.name: function for function in variant.functions}
+        return evaluate(stage, Environment(names, scalars, tensors, inputs, functions, lanes), NUMBERS)
+
+    def vector(stage: Expr | None, at: dict[str, int], name: str, x: list[float]) -> list[float]:
+        result = run(stage, at, tuple(x), len(x), **{name: tuple(x)})
+        values = result if isinstance(result, tuple) else (result,)
+        return [float(value) for value in (values * len(x) if len(values) == 1 else values)]
+
+    query = vector(variant.query, at_row, "x", batch.q[row, head].tolist())
+    scores, values = [], []
+    for visit in batch.visits:
+        for slot, kv in zip(visit.slots.tolist(), visit.positions.tolist(), strict=True):
+            column = {"hk": head // group, "kv": kv, "slot": slot}
+            place = (slot // batch.k.shape[1], slot % batch.k.shape[1], head // group)
+            key = vector(variant.key, column | sizes, "x", batch.k[place].tolist())
+            scale = run(variant.scale, at_row, 1.0 / math.sqrt(lanes[0]))
+            s = float(scale) * math.fsum(a * b for a, b in zip(query, key, strict=True))  # type: ignore[arg-type]
+            s = float(run(variant.logits, at_row | column, s, s=s))  # type: ignore[arg-type]
+            if run(variant.mask, at_row | column, True):
+                scores.append(s)
+                values.append(vector(variant.value, column | sizes, "v", batch.v[place].tolist()))
+    sink = float(run(variant.sink, at_row, -math.inf))  # type: ignore[arg-type]
+    top = max([sink, *scores])
+    weights = [math.exp(s - top) for s in scores] if variant.softmax else scores
+    total = (sum(weights) + math.exp(sink - top) if top > -math.inf else 1.0) if variant.softmax else 1.0
+    o = [math.fsum(w * v[lane] for w, v in zip(weights, values, strict=True)) / total for lane in range(lanes[1])]
+    lse = top + math.log(total) if top > -math.inf else -math.inf
+    return vector(variant.output, at_row | {"lse": lse}, "o", o), lse  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.attn")), ids=lambda path: path.stem)
+def test_reference_agrees_with_python_numbers(path: Path) -> None:
+    variant = load_all(path)[0].ir
+    shape = Shape(((3, 11),), num_qo_heads=2, num_kv_heads=1, head_dim=8, dtype="f32", page_size=4, seed=3)
+    batch = random_batch(variant, shape).for_reference()
+    state = reference(variant, batch)
+    for row, head in ((0, 0), (2, 1)):
+        o, lse = attend_slowly(variant, batch, row, head)
+        torch.testing.assert_close(state.out[row, head], torch.tensor(o, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+        if state.lse is not None:
+            assert float(state.lse[row, head]) == pytest.approx(lse, rel=1e-6, abs=1e-6)
