@@ -87,6 +87,7 @@ struct PlanHeader {
   std::int64_t parts_at;        // i32[], first partial row of each part
   std::int64_t levels_at;       // Level[num_levels]
   std::int64_t bytes;           // in use
+  std::int64_t num_slots;       // rows that the pool must have
 };
 
 // What one launch of a kernel gets.  Strides in elements; addresses of the pool in 64 bits throughout.

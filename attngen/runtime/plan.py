@@ -1,0 +1,316 @@
+"""The planner as Python sees it: one native call a plan, and the arena decoded for reports and tests."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import torch
+
+from attngen.codegen.source import Tile
+from attngen.runtime.limits import CHUNK_TILES, MAX_CHUNKS, PlanConfig, capacity
+
+Ints: TypeAlias = "torch.Tensor | Sequence[int]"
+
+_STORAGE: Final[dict[str, int]] = {"paged": 0, "ragged": 1, "dense": 2, "block_sparse": 3}
+_COST_UNIT: Final = 1024  # of the cheapest tile's b; costs are integers so that plans are the same bits everywhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One view of plan(levels=...): block rows of token rows, each with the keys that it visits.
+
+    Block row i holds the token rows qo_indptr[i]..qo_indptr[i + 1] of `tokens` (default: the token rows themselves)
+    and the blocks kv_indptr[i]..kv_indptr[i + 1] of kv_indices, of which the first `kv_len[i]` keys count (default:
+    all).  `kv_positions` is the logical position of each block's first key (default: list order from 0).
+    """
+
+    qo_indptr: Ints
+    kv_indptr: Ints
+    kv_indices: Ints
+    block_size: int
+    tokens: Ints | None = None
+    kv_len: Ints | None = None
+    kv_positions: Ints | None = None
+
+
+class Planner:
+    """Plans one batch after another into one arena; not for two threads at once."""
+
+    def __init__(
+        self, config: PlanConfig, make: Callable[[list[int]], Callable[..., int]], pinned: bool = False
+    ) -> None:
+        """`make` is the host library's `planner`."""
+        self.config = config
+        # NOTE: a dirty arena is as good as a clean one, so nothing is zeroed but the header.
+        self.arena = torch.empty(config.workspace(1).arena, dtype=torch.uint8, pin_memory=pinned)
+        self.arena[: struct.calcsize(_HEADER)].zero_()
+        self._plan = make(_words(config))
+
+    def plan(
+        self,
+        *,
+        qo_indptr: Ints,
+        kv_indptr: Ints | None = None,
+        kv_indices: Ints | None = None,
+        kv_len: Ints | None = None,
+        last_page_len: Ints | None = None,
+        kv_positions: Ints | None = None,
+        levels: Sequence[Level] = (),
+        scalars: Sequence[int] = (),
+        num_blocks: int | None = None,
+        arena: torch.Tensor | None = None,
+        arena_address: int | None = None,
+    ) -> int:
+        """Plan a batch into `arena` (default: the planner's own) and return the bytes in use.
+
+        `num_blocks` is the pool's, against which indices are checked; `arena_address` is where a device will see the
+        arena, needed for device-resident kv_indices, which are read in place.
+        """
+        if len(scalars) != len(self.config.scalars):
+            raise ValueError(
+                f"scalars has {len(scalars)} values, need {len(self.config.scalars)}: {self.config.scalars}"
+            )
+        views: list[Any] = []
+        for number, level in enumerate(levels):
+            for name in _LEVEL_ARGUMENTS:
+                views.append(_ints(getattr(level, name), f"levels[{number}].{name}"))
+            views.append(level.block_size)
+        return self._plan(
+            self.arena if arena is None else arena,
+            arena_address,
+            num_blocks,
+            _ints(qo_indptr, "qo_indptr"),
+            _ints(kv_indptr, "kv_indptr"),
+            _ints(kv_indices, "kv_indices"),
+            _ints(kv_len, "kv_len"),
+            _ints(last_page_len, "last_page_len"),
+            _ints(kv_positions, "kv_positions"),
+            *scalars,
+            *views,
+        )
+
+    def read(self) -> Plan:
+        """The plan in the planner's own arena."""
+        return read_plan(self.arena)
+
+    def stats(self) -> dict[str, Any]:
+        """What the last plan looks like: sizes, balance and the tiles that it uses."""
+        return plan_stats(self.read(), self.config)
+
+
+_LEVEL_ARGUMENTS: Final = ("qo_indptr", "tokens", "kv_indptr", "kv_indices", "kv_len", "kv_positions")
+
+
+def _ints(value: Ints | None, name: str) -> Any:
+    """A tensor as it is, any other sequence of integers as an int64 tensor."""
+    if value is None or isinstance(value, torch.Tensor):
+        return value
+    try:
+        numbers = array("q", value)
+    except (TypeError, OverflowError):
+        raise ValueError(f"{name} is a {type(value).__name__}, need a tensor or a sequence of integers") from None
+    return torch.frombuffer(numbers, dtype=torch.int64) if numbers else torch.empty(0, dtype=torch.int64)
+
+
+def _words(config: PlanConfig) -> list[int]:
+    """The configuration as native/plan_ffi.cpp reads it."""
+    limits = config.limits
+    most = capacity(config)
+    words = [config.num_qo_heads, config.num_kv_heads, config.num_workers]
+    words += [_STORAGE[config.storage], config.block_size, config.block_rows]
+    words += [int(config.batch_invariant), CHUNK_TILES, MAX_CHUNKS]
+    words += [limits.batch, limits.q_tokens, limits.longest_q, limits.kv_tokens, limits.longest_kv]
+    words += [limits.levels, limits.all_level_rows, most.blocks, most.partial_rows, most.merges]
+    words.append(len(config.tiles))
+    for tile, (a, b, c) in zip(config.tiles, integer_costs(config.tiles), strict=True):
+        words += [tile.rows, tile.keys, a, b, c]
+    words += [int(config.has_mask), len(config.scalars), len(config.key_bounds)]
+    for program in config.key_bounds:
+        words += [len(program), *(word for step in program for word in step)]
+    return words
+
+
+def integer_costs(tiles: Sequence[Tile]) -> list[tuple[int, int, int]]:
+    """Costs (a, b, c) of each tile in units of 1/1024 of the cheapest tile's b."""
+    unit = min(tile.b for tile in tiles) / _COST_UNIT
+    return [(round(tile.a / unit), round(tile.b / unit), round(tile.c / unit)) for tile in tiles]
+
+
+# The arena, decoded --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """PlanHeader of include/attngen/work.hpp."""
+
+    version: int
+    num_workers: int
+    batch: int
+    num_rows: int
+    num_items: int
+    num_segments: int
+    num_merges: int
+    num_parts: int
+    num_partial_rows: int
+    num_levels: int
+    num_empty: int
+    max_q_len: int
+    max_kv_len: int
+    reserved: int
+    qo_indptr_at: int
+    kv_len_at: int
+    row_request_at: int
+    worker_at: int
+    items_at: int
+    segments_at: int
+    merges_at: int
+    parts_at: int
+    levels_at: int
+    bytes: int
+    num_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Level of include/attngen/work.hpp."""
+
+    indices: int
+    positions: int
+    tokens: int
+    block_size: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Item of include/attngen/work.hpp."""
+
+    list: int
+    level: int
+    tile: int
+    kv_head: int
+    packed_begin: int
+    packed_count: int
+    kv_begin: int
+    kv_end: int
+    full_from: int
+    full_to: int
+    segment_begin: int
+    segment_count: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Segment of include/attngen/work.hpp."""
+
+    offset: int
+    count: int
+    partial: int
+    merge: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Merge of include/attngen/work.hpp."""
+
+    packed_begin: int
+    packed_count: int
+    kv_head: int
+    part_begin: int
+    part_count: int
+    arrivals: int
+
+
+_HEADER: Final = "<14i11q"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An arena's contents; `worker` holds the range of items of each worker."""
+
+    header: Header
+    qo_indptr: tuple[int, ...]
+    kv_len: tuple[int, ...]
+    worker: tuple[int, ...]
+    items: tuple[Item, ...]
+    segments: tuple[Segment, ...]
+    merges: tuple[Merge, ...]
+    parts: tuple[int, ...]
+    levels: tuple[View, ...]
+    arena: bytes
+
+    def ints(self, offset: int, count: int) -> tuple[int, ...]:
+        """`count` 32-bit integers of the arena."""
+        return struct.unpack_from(f"<{count}i", self.arena, offset)
+
+    def queue(self, worker: int) -> tuple[Item, ...]:
+        """The items of one worker, in its order."""
+        return self.items[self.worker[worker] : self.worker[worker + 1]]
+
+
+def read_plan(arena: torch.Tensor) -> Plan:
+    """Decode an arena that `Planner.plan` wrote."""
+    host = arena.cpu()
+    header = Header(*struct.unpack(_HEADER, ctypes.string_at(host.data_ptr(), struct.calcsize(_HEADER))))
+    if header.version == 0:
+        raise ValueError("arena holds no plan: call plan() first, and again after it raised")
+    data = ctypes.string_at(host.data_ptr(), header.bytes)
+
+    def ints(offset: int, count: int) -> tuple[int, ...]:
+        return struct.unpack_from(f"<{count}i", data, offset)
+
+    def records(layout: str, offset: int, count: int) -> list[tuple[int, ...]]:
+        return list(struct.iter_unpack(layout, data[offset : offset + count * struct.calcsize(layout)]))
+
+    return Plan(
+        header=header,
+        qo_indptr=ints(header.qo_indptr_at, header.batch + 1),
+        kv_len=ints(header.kv_len_at, header.batch),
+        worker=ints(header.worker_at, header.num_workers + 1),
+        items=tuple(Item(*row) for row in records("<q12i8x", header.items_at, header.num_items)),
+        segments=tuple(Segment(*row) for row in records("<4i", header.segments_at, header.num_segments)),
+        merges=tuple(Merge(*row) for row in records("<6i", header.merges_at, header.num_merges)),
+        parts=ints(header.parts_at, header.num_parts),
+        levels=tuple(View(*row) for row in records("<3q2i", header.levels_at, header.num_levels)),
+        arena=data,
+    )
+
+
+def item_cost(item: Item, plan: Plan, config: PlanConfig) -> float:
+    """What the planner takes an item to cost: a + b·tiles, and c where it leaves partials."""
+    tile = config.tiles[item.tile]
+    own = plan.segments[item.segment_begin : item.segment_begin + item.segment_count]
+    partial = any(segment.merge >= 0 for segment in own)
+    return tile.a + tile.b * -(-(item.kv_end - item.kv_begin) // tile.keys) + (tile.c if partial else 0.0)
+
+
+def plan_stats(plan: Plan, config: PlanConfig) -> dict[str, Any]:
+    """Sizes, balance and chosen tiles of a plan, as attn.plan_stats() reports them."""
+    header = plan.header
+    loads = [sum(item_cost(item, plan, config) for item in plan.queue(worker)) for worker in range(header.num_workers)]
+    mean = sum(loads) / len(loads)
+    tiles = Counter(f"{config.tiles[item.tile].rows}x{config.tiles[item.tile].keys}" for item in plan.items)
+    return {
+        "workers": header.num_workers,
+        "requests": header.batch,
+        "rows": header.num_rows,
+        "levels": max(1, header.num_levels - 1),
+        "items": header.num_items,
+        "empty_items": header.num_empty,
+        "segments": header.num_segments,
+        "merges": header.num_merges,
+        "partials": header.num_parts,
+        "partial_rows": header.num_partial_rows,
+        "most_parts": max((merge.part_count for merge in plan.merges), default=0),
+        "makespan": max(loads),
+        "makespan_over_mean": max(loads) / mean if mean else 1.0,
+        "bytes": header.bytes,
+        "tiles": dict(sorted(tiles.items())),
+    }
