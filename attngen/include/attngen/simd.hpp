@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#include <attngen/functor.hpp>
+#include "attngen/functor.hpp"
 
 namespace attngen::simd {
 
@@ -61,14 +61,14 @@ using u32 = Vec<std::uint32_t, W>;
 template <int W>
 using i64 = Vec<std::int64_t, W>;
 
-// The type with the lanes of V and elements T.
+// The type with the lanes of V and elements T; a vector of bools is a mask.
 template <class V, class T>
 struct RebindTo {
   using Type = T;
 };
 template <Vector V, class T>
 struct RebindTo<V, T> {
-  using Type = Vec<T, kLanes<V>>;
+  using Type = Vec<std::conditional_t<std::is_same_v<T, bool>, std::int32_t, T>, kLanes<V>>;
 };
 template <class V, class T>
 using Rebind = typename RebindTo<V, T>::Type;

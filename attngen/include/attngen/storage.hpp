@@ -3,7 +3,7 @@
 // Out of range, e4m3 becomes NaN and the others infinity, as in torch.
 #pragma once
 
-#include <attngen/simd.hpp>
+#include "attngen/simd.hpp"
 
 namespace attngen {
 

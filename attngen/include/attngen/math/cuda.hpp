@@ -1,7 +1,7 @@
 // Float functions of CUDA threads.  CUDA's own are within 4 ulp; kFastMath allows the special function unit's.
 #pragma once
 
-#include <attngen/math/number.hpp>
+#include "attngen/math/number.hpp"
 
 namespace attngen::math {
 
@@ -69,5 +69,16 @@ ATTNGEN_FN float sigmoid(float x) {
   const float decay = exp(-abs(x));
   return (x < 0.0f ? decay : 1.0f) / (1.0f + decay);
 }
+
+namespace detail {
+
+// factor · exp(x) for -120 <= x <= 0, by halves: exp(x) may be subnormal where the product isn't.
+template <class F>
+ATTNGEN_FN F times_exp(F factor, F x) {
+  const F half = exp(0.5f * x);
+  return factor * half * half;
+}
+
+}  // namespace detail
 
 }  // namespace attngen::math

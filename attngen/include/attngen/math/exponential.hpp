@@ -1,7 +1,7 @@
 // Rounding, roots, exponentials and logarithms of floats on a CPU.
 #pragma once
 
-#include <attngen/math/number.hpp>
+#include "attngen/math/number.hpp"
 
 namespace attngen::math {
 
@@ -153,6 +153,17 @@ ATTNGEN_FN F sigmoid(F x) {
   const F decay = exp(-abs(x));  // never overflows, and keeps the tail's relative accuracy
   return select(x < 0.0f, decay, 1.0f) / (1.0f + decay);
 }
+
+namespace detail {
+
+// factor · exp(x) for -120 <= x <= 0.  The power of two comes last: exp(x) may be subnormal where the product isn't.
+template <class F>
+ATTNGEN_FN F times_exp(F factor, F x) {
+  const auto [n, r] = reduce_by_ln2(x);
+  return scale<F>(factor * (1.0f + expm1_reduced(r)), n);
+}
+
+}  // namespace detail
 
 // Logarithms ---------------------------------------------------------------------------------------
 

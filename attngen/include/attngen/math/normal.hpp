@@ -1,11 +1,11 @@
 // The error function and the normal distribution's.
 #pragma once
 
-#include <attngen/math/number.hpp>
+#include "attngen/math/number.hpp"
 #if defined(__CUDACC__)
-#include <attngen/math/cuda.hpp>
+#include "attngen/math/cuda.hpp"
 #else
-#include <attngen/math/exponential.hpp>
+#include "attngen/math/exponential.hpp"
 #endif
 
 namespace attngen::math {
@@ -24,18 +24,19 @@ ATTNGEN_FN F erf(F x) {
 
 #endif
 
-// x Φ(x), to its own accuracy in the left tail, where 1 + erf would cancel.
+// x Φ(x), accurate in the left tail too, where 1 + erf would cancel.
 template <class F>
 ATTNGEN_FN F gelu(F x) {
-  const F magnitude = select(abs(x) > 20.0f, 20.0f, abs(x));
+  const F magnitude = select(abs(x) > 15.0f, 15.0f, abs(x));
   const F square = magnitude * magnitude;
   const F lost = fma(magnitude, magnitude, -square);
-  const F density = exp(-0.5f * square) * (1.0f - 0.5f * lost);
-  const F t = (magnitude - 3.0f) / (magnitude + 3.0f);
-  const F ratio = polynomial(t, 0.121513948f, -0.206402615f, 0.123225011f, -0.0462133363f, 0.0061322418f,
-                             0.00290474156f, -0.00098423881f, -0.000339886668f, 0.000115984505f, 5.40407418e-5f);
-  const F tail = density * ratio;  // Φ(-|x|)
-  return x * select(x < 0.0f, tail, 1.0f - tail);
+  const F sum = magnitude + 3.0f;
+  const F t = (magnitude - 3.0f) / sum;
+  const F ratio = polynomial(t, 0.729083717f, -0.509332061f, 0.230016738f, -0.0472590439f, -0.010453078f,
+                             0.00694182701f, 0.000985786086f, -0.000964330335f, -0.000169892213f, 7.69363178e-5f);
+  const F factor = magnitude * ratio / sum * (1.0f - 0.5f * lost);
+  const F tail = detail::rounded<F>(detail::times_exp<F>(factor, -0.5f * square));  // |x| Φ(-|x|)
+  return select(x < 0.0f, (x - x) - tail, x - tail);  // -inf · 0 is NaN
 }
 
 }  // namespace attngen::math

@@ -1,7 +1,7 @@
 // Arithmetic that C++ operators don't give: wrapping, flooring, saturating, and the choice of NaN in min and max.
 #pragma once
 
-#include <attngen/simd.hpp>
+#include "attngen/simd.hpp"
 
 #ifndef ATTNGEN_FAST_MATH
 #define ATTNGEN_FAST_MATH 0
@@ -10,6 +10,8 @@
 namespace attngen::math {
 
 inline constexpr bool kFastMath = ATTNGEN_FAST_MATH;
+inline constexpr float kInfinity = __builtin_inff();
+inline constexpr float kNaN = __builtin_nanf("");
 
 // a · b + c with one rounding.
 template <class F>
@@ -29,6 +31,23 @@ ATTNGEN_FN F fma(F a, F b, F c) {
     return sum;
   }
 }
+
+namespace detail {
+
+// The same value, but no longer a product that an addition could be contracted with.
+template <class F>
+ATTNGEN_FN F rounded(F x) {
+#if defined(__CUDACC__)
+  asm("" : "+f"(x));
+#elif defined(__AVX512F__)
+  asm("" : "+v"(x));
+#else
+  asm("" : "+x"(x));
+#endif
+  return x;
+}
+
+}  // namespace detail
 
 // c0 + x · (c1 + x · (…)).
 template <class F>
@@ -59,11 +78,11 @@ ATTNGEN_FN F copysign(F x, F sign) {
   return simd::bit_cast<F>(simd::bit_cast<simd::Int<F>>(abs(x)) | bits);
 }
 
-// -1, 0 or 1; NaN stays.
+// -1, 0 or 1; of NaN, 0.
 template <class V>
 ATTNGEN_FN V sign(V x) {
   using T = simd::Element<V>;
-  return select(narrow(x > T{0}), T{1}, select(narrow(x < T{0}), static_cast<T>(-1), x));
+  return select(narrow(x > T{0}), simd::broadcast<V>(T{1}), select(narrow(x < T{0}), static_cast<T>(-1), V{}));
 }
 
 // Of a number and a NaN, the number.

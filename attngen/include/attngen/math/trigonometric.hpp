@@ -1,7 +1,7 @@
 // Sine and cosine of floats on a CPU, reduced exactly enough for any finite argument.
 #pragma once
 
-#include <attngen/math/exponential.hpp>
+#include "attngen/math/exponential.hpp"
 
 namespace attngen::math {
 
