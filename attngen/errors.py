@@ -328,6 +328,11 @@ CATALOGUE: Final[dict[str, Rule]] = {
         "attention a:\n    mask: pos & kv < 4 & (kv == 1)",
         "Convert with i32(...), i64(...), f32(...) or bool(...); compare numbers to get a bool.",
     ),
+    "ambiguous-comparison": Rule(
+        "`&`, `|` or `^` stands unbracketed between two comparisons, and would bind closer than they do.",
+        "attention a:\n    scalar n: i32\n    mask: kv <= pos & pos - kv < n",
+        "Put brackets round each comparison: `(a < b) & (c < d)`.",
+    ),
     "wrong-result": Rule(
         "A stage, def or const gives another type than it must.",
         "attention a:\n    logits(s): s > 0.0",
