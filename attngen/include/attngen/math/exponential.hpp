@@ -160,7 +160,7 @@ namespace detail {
 template <class F>
 ATTNGEN_FN F times_exp(F factor, F x) {
   const auto [n, r] = reduce_by_ln2(x);
-  return scale<F>(factor * (1.0f + expm1_reduced(r)), n);
+  return scale<F>(fma(factor, expm1_reduced(r), factor), n);
 }
 
 }  // namespace detail

@@ -34,8 +34,12 @@ ATTNGEN_FN F gelu(F x) {
   const F t = (magnitude - 3.0f) / sum;
   const F ratio = polynomial(t, 0.729083717f, -0.509332061f, 0.230016738f, -0.0472590439f, -0.010453078f,
                              0.00694182701f, 0.000985786086f, -0.000964330335f, -0.000169892213f, 7.69363178e-5f);
-  const F factor = magnitude * ratio / sum * (1.0f - 0.5f * lost);
-  const F tail = detail::rounded<F>(detail::times_exp<F>(factor, -0.5f * square));  // |x| Φ(-|x|)
+  const F product = fma(0.5f * ratio, t, 0.5f * ratio);  // ratio · |x| / (|x| + 3)
+  const F factor = fma(product, -0.5f * lost, product);
+  const F far = detail::times_exp<F>(factor, -0.5f * square);
+  const F slope = polynomial(square, 0.398942262f, -0.0664894879f, 0.00996660721f, -0.00116823136f, 9.35882854e-5f);
+  const F near = magnitude * fma(-magnitude, slope, simd::broadcast<F>(0.5f));
+  const F tail = detail::rounded<F>(select(magnitude < 1.0f, near, far));  // |x| Φ(-|x|)
   return select(x < 0.0f, (x - x) - tail, x - tail);  // -inf · 0 is NaN
 }
 
