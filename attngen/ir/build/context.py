@@ -11,6 +11,7 @@ from attngen.errors import Report, Span
 from attngen.ir.build.make import Lane, implicit, share, splat
 from attngen.ir.build.scope import Broken, Local, Pack, Rows, Scope, Value
 from attngen.ir.nodes import Base, Const, Expr, Function, Index, IndexName, Type, Var
+from attngen.ir.roots import SIZES
 from attngen.ir.types import describe, is_number, promote
 from attngen.ir.walk import Names
 
@@ -19,7 +20,6 @@ INDEX_TYPES: Final[dict[str, Type]] = {
     for name in get_args(IndexName)
     if not name.startswith("pos_")
 }
-SIZES: Final = frozenset({"group", "D", "Dv", "Hq", "Hk"})  # known once a launch, visible to every stage
 
 
 _INDICES: Final[dict[str, IndexName]] = {name: name for name in get_args(IndexName)}

@@ -7,21 +7,18 @@ from typing import Final
 
 from attngen.dsl import ast
 from attngen.ir.build import statements
-from attngen.ir.build.context import SIZES, Context, Place, Session
+from attngen.ir.build.context import Context, Place, Session
 from attngen.ir.build.make import Lane
 from attngen.ir.build.scope import Local, Scope
 from attngen.ir.nodes import Expr, Type, Var
+from attngen.ir.roots import VISIBLE
 from attngen.ir.types import BOOL, F32, VEC, describe
-
-_ROW: Final = frozenset({"b", "h", "hk", "q", "pos", "row", "q_len", "kv_len"})
-_COLUMN: Final = frozenset({"hk", "kv", "slot"})
 
 
 @dataclass(frozen=True, slots=True)
 class StageRule:
-    """One stage: the indices that it sees, the name of its input in the IR, and its types."""
+    """One stage: what it gives, the name of its input in the IR, and the number of its lanes."""
 
-    visible: frozenset[str]
     gives: Type
     input: str | None = None
     lane: Lane | None = None
@@ -33,14 +30,14 @@ class StageRule:
 
 
 STAGES: Final[dict[str, StageRule]] = {
-    "query": StageRule(_ROW | SIZES | {"d"}, VEC, "x", "D"),
-    "key": StageRule(_COLUMN | SIZES | {"d"}, VEC, "x", "D"),
-    "value": StageRule(_COLUMN | SIZES | {"d"}, VEC, "v", "Dv"),
-    "scale": StageRule(frozenset({"h", "hk"}) | SIZES, F32),
-    "logits": StageRule(_ROW | _COLUMN | SIZES, F32, "s"),
-    "mask": StageRule(_ROW | _COLUMN | SIZES, BOOL),
-    "sink": StageRule(_ROW | SIZES, F32),
-    "output": StageRule(_ROW | SIZES | {"d", "lse"}, VEC, "o", "Dv"),
+    "query": StageRule(VEC, "x", "D"),
+    "key": StageRule(VEC, "x", "D"),
+    "value": StageRule(VEC, "v", "Dv"),
+    "scale": StageRule(F32),
+    "logits": StageRule(F32, "s"),
+    "mask": StageRule(BOOL),
+    "sink": StageRule(F32),
+    "output": StageRule(VEC, "o", "Dv"),
 }
 INPUTS: Final = frozenset({"x", "v", "s", "o"})  # the names of stage inputs in the IR
 
@@ -51,7 +48,7 @@ def elaborate(session: Session, scope: Scope, stage: ast.Stage) -> Expr:
     inner = Scope(scope)
     if stage.param is not None and rule.input is not None:
         inner.entries[stage.param.id] = Local(Var(rule.input, rule.takes, span=stage.param.span))
-    ctx = Context(session, inner, Place(f"stage `{stage.name}`", rule.visible, rule.lane))
+    ctx = Context(session, inner, Place(f"stage `{stage.name}`", VISIBLE[stage.name], rule.lane))
     value = statements.single(ctx, stage.body)
     span = stage.body.result.span
     if stage.name == "mask" and value.type.base != "bool":
