@@ -102,8 +102,10 @@ class _Converter:
 
     def make_import(self, parts: list[Part], span: Span) -> ast.Import:
         path, *names = _without_newlines(parts)
-        text = path[3:-3] if path.startswith('"""') else path[1:-1]
-        return ast.Import(str(text), tuple(names), span=self.token_span(path).to(self.span_of(names[-1])))
+        if path.startswith('"""'):
+            help = 'write `from "masks.attn" import name`'
+            self.report.add("import-path", "the file of an import is not a docstring", self.token_span(path), help)
+        return ast.Import(str(path).strip('"'), tuple(names), span=self.token_span(path).to(self.span_of(names[-1])))
 
     def make_imported(self, parts: list[Part], span: Span) -> ast.ImportedName:
         name = self.identifier(parts[0])

@@ -31,7 +31,7 @@ def parse_module(source: str | os.PathLike[str], filename: str | None = None) ->
     else:
         shown = os.fspath(source)
         key = os.path.abspath(shown)
-        loader.read(key, shown, Span(shown, 1, 1, 1, 1))
+        loader.read(key, shown, None)
     loader.report.raise_if_any()
     _check_not_empty(loader.files[key], shown, loader.report)
     loader.report.raise_if_any()
@@ -71,8 +71,8 @@ class _Loader:
         self.open: list[str] = []  # the chain of imports that led here
         self.failed: set[str] = set()
 
-    def read(self, key: str, shown: str, importer: Span) -> None:
-        """Load the file at `key`; what can't be read is the importer's mistake."""
+    def read(self, key: str, shown: str, importer: Span | None) -> None:
+        """Load the file at `key`; what can't be read is the importer's mistake, where there is one."""
         if key in self.files or key in self.failed:
             return
         self.failed.add(key)
@@ -81,7 +81,8 @@ class _Loader:
         except (OSError, ValueError) as fault:
             why = "there is no such file" if isinstance(fault, FileNotFoundError) else _reason(fault)
             message = f"can't read {_quoted(shown)}: {why}"
-            self.report.add("import-not-found", message, importer, "give the path relative to the importing file")
+            help = "give the path relative to the importing file" if importer else None
+            self.report.add("import-not-found", message, importer or Span(shown, 1, 1, 1, 1), help)
             return
         try:
             text = data.decode("utf-8")
