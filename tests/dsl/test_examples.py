@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from attngen import dsl, ir
 from attngen.dsl import ast, parse
 from tests.dsl.corpus import EXAMPLES, text_of
 
@@ -33,3 +34,8 @@ def test_example_tells_how_to_make_its_data(path: Path) -> None:
 def test_names_of_variants_are_unique() -> None:
     names = [only_attention(path).name for path in EXAMPLES]
     assert len(names) == len(set(names)) >= 40
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_builds(path: Path) -> None:
+    ir.validate(ir.build(dsl.parse_module(path), only_attention(path).name))
