@@ -98,8 +98,7 @@ void Arguments::fill(const Value* values, const Extents& extents) {
     const Parameter& parameter = parameters_[i];
     if (parameter.planned || !parameter.needed) continue;
     std::int64_t* words = words_.data() + offsets_[i];
-    if (values[i].kind == Value::Kind::kMissing)
-      refuse("missing argument " + quoted(parameter.name) + ": the variant needs " + wanted(parameter, &extents));
+    if (values[i].kind == Value::Kind::kMissing) missing(parameter, &extents);
     if (parameter.scalar)
       fill_scalar(parameter, values[i], words);
     else
@@ -111,8 +110,16 @@ void Arguments::fill(const Value* values, const Extents& extents) {
     if (values[i].kind == Value::Kind::kTensor) check_range(parameters_[i], *values[i].tensor);
 }
 
-void Arguments::plan_scalar(std::size_t index, const Value& value) {
-  fill_scalar(parameters_[index], value, words_.data() + offsets_[index]);
+void Arguments::plan_scalars(const Value* values) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].planned) continue;
+    if (values[i].kind == Value::Kind::kMissing) missing(parameters_[i], nullptr);
+    fill_scalar(parameters_[i], values[i], words_.data() + offsets_[i]);
+  }
+}
+
+void Arguments::missing(const Parameter& parameter, const Extents* extents) const {
+  refuse("missing argument " + quoted(parameter.name) + ": the variant needs " + wanted(parameter, extents));
 }
 
 void Arguments::fill_scalar(const Parameter& parameter, const Value& value, std::int64_t* words) const {
@@ -155,8 +162,8 @@ void Arguments::fill_tensor(const Parameter& parameter, const Value& value, cons
   if (value.kind != Value::Kind::kTensor)
     refuse("argument " + quoted(parameter.name) + " is " + got(value) + "; it needs " + wanted(parameter, &extents));
   const DLTensor& tensor = *value.tensor;
-  const bool fits = tensor.ndim == static_cast<int>(parameter.dims.size());
-  if (!fits || !same_type(tensor.dtype, parameter.type) || tensor.device.device_type != kDLCPU)
+  const bool same_rank = tensor.ndim == static_cast<int>(parameter.dims.size());
+  if (!same_rank || !same_type(tensor.dtype, parameter.type) || tensor.device.device_type != kDLCPU)
     wrong_shape(parameter, tensor, extents);
   bind(parameter, tensor, extents);
   bool empty = false;

@@ -54,12 +54,10 @@ class Arguments {
  public:
   Arguments(std::vector<Parameter> parameters, bool check_ranges);
 
-  std::size_t count() const { return parameters_.size(); }
-
   // Checks `values` (one a parameter; planned ones are kept as they were) and fills the words.
   void fill(const Value* values, const Extents& extents);
-  // Sets a scalar that plan() got.
-  void plan_scalar(std::size_t index, const Value& value);
+  // Sets the planned scalars from `values`, one a parameter.
+  void plan_scalars(const Value* values);
   const std::int64_t* words() const { return words_.data(); }
 
  private:
@@ -67,6 +65,7 @@ class Arguments {
   void fill_tensor(const Parameter& parameter, const Value& value, const Extents& extents, std::int64_t* words);
   void bind(const Parameter& parameter, const DLTensor& tensor, const Extents& extents);
   void check_range(const Parameter& parameter, const DLTensor& tensor) const;
+  [[noreturn]] void missing(const Parameter& parameter, const Extents* extents) const;
   [[noreturn]] void wrong_shape(const Parameter& parameter, const DLTensor& tensor, const Extents& extents) const;
   std::string wanted(const Parameter& parameter, const Extents* extents) const;
 

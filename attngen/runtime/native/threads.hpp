@@ -15,8 +15,9 @@ void parallel(int threads, std::int32_t tasks, Task task, void* context);
 void* thread_scratch(std::int64_t bytes);
 
 template <class Fn>
-void parallel(int threads, std::int32_t tasks, Fn& fn) {
-  parallel(threads, tasks, [](void* context, std::int32_t task) { (*static_cast<Fn*>(context))(task); }, &fn);
+void parallel(int threads, std::int32_t tasks, const Fn& fn) {
+  const Task call = [](void* context, std::int32_t task) { (*static_cast<const Fn*>(context))(task); };
+  parallel(threads, tasks, call, const_cast<Fn*>(&fn));
 }
 
 }  // namespace attngen::host

@@ -1,0 +1,135 @@
+"""Appending new tokens to a KV cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attngen import env
+from attngen.runtime import host
+from attngen.runtime.arguments import Slots, specification
+from attngen.runtime.attention import Attention
+from attngen.runtime.kv import Dense, Layout, Ragged, pool_words, split_pool
+from attngen.runtime.plan import Ints
+from attngen.runtime.setup import dtype_name, thread_count
+
+
+def append_kv(
+    pool: Any,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    kv: Layout | None = None,
+    attention: Attention | None = None,
+    qo_indptr: Ints | None = None,
+    kv_indptr: Ints | None = None,
+    kv_indices: Ints | None = None,
+    kv_len: Ints | None = None,
+    slots: Ints | None = None,
+    positions: Ints | None = None,
+    **params: Any,
+) -> None:
+    """Write new tokens k, v ([tokens, Hk, D]) into a pool of the layout `kv` (default: the attention's).
+
+    Where to: either as plan() has it, `qo_indptr`, `kv_indptr`, `kv_indices` and `kv_len` (lengths that count the new
+    tokens, which are each request's last), or `slots`, the row of the pool for every token (block · block size +
+    offset; a negative one leaves its token out).
+
+    An `attention` made with keys="transformed" sends each key through its variant's key stage, in fp32, before it is
+    rounded; `params` are the parameters which that stage reads, and with `slots` it needs `positions`.  Values round to
+    nearest even; f16 and bf16 overflow to infinity, fp8 saturates at its largest finite value.
+    """
+    layout = _layout(kv, attention)
+    k_pool, v_pool = split_pool(pool)
+    kernel, num_qo_heads, rows, values = _transform(attention, params)
+    spec = pool_words(layout, dtype_name(k_pool), k.shape[-2], k.shape[-1], v.shape[-1])
+    if attention is not None:
+        config = attention.manifest.config
+        heads = attention.options.num_kv_heads
+        spec = pool_words(layout, config.kv_dtype, heads, config.head_dim, config.head_dim_v)
+    if slots is None:
+        requests = (qo_indptr, kv_indptr, kv_indices, kv_len)
+        slot_rows, places = _map(layout, k.shape[0], *requests)
+    else:
+        given = {"qo_indptr": qo_indptr, "kv_indptr": kv_indptr, "kv_indices": kv_indices, "kv_len": kv_len}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"arguments `slots` and `{name}` are both given; they say the same thing twice")
+        slot_rows = _int32(slots, "slots")
+        if kernel and positions is None:
+            raise ValueError("missing argument `positions`: with `slots`, the key stage needs every token's position")
+        places = None if positions is None else _int32(positions, "positions")
+    append = host.library().append(kernel, spec, num_qo_heads, thread_count(), rows, env.check())
+    append(k_pool, v_pool, k, v, slot_rows, places, *values)
+
+
+def _layout(kv: Layout | None, attention: Attention | None) -> Layout:
+    if kv is None and attention is None:
+        raise ValueError("missing argument `kv`: without an attention, the pool's layout has to be given")
+    if kv is not None and attention is not None and kv != attention.options.kv:
+        raise ValueError(f"kv is {kv}, but the attention reads {attention.options.kv}")
+    layout = kv or (attention.options.kv if attention else None)
+    assert layout is not None
+    return layout
+
+
+def _transform(attention: Attention | None, params: dict[str, Any]) -> tuple[int, int, list[list[Any]], list[Any]]:
+    """The kernel that transforms keys (0: none), the number of query heads, and the key stage's parameters."""
+    if attention is None or attention.options.keys == "raw" or not attention.manifest.has_key:
+        if params:
+            raise ValueError(
+                f"argument `{next(iter(params))}` is given, but no key stage is applied that could read it"
+            )
+        return 0, 1 if attention is None else attention.options.num_qo_heads, [], []
+    manifest, options = attention.manifest, attention.options
+    places = Slots(manifest, lambda p: p.in_key, "is not read by the key stage")
+    rows = specification(manifest, (options.num_qo_heads, options.num_kv_heads), for_append=True)
+    return attention.kernel.handle, options.num_qo_heads, rows, places.place(params)
+
+
+def _map(
+    layout: Layout,
+    count: int,
+    qo_indptr: Ints | None,
+    kv_indptr: Ints | None,
+    kv_indices: Ints | None,
+    kv_len: Ints | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The slot and the position of every token."""
+    affine = isinstance(layout, (Ragged, Dense))
+    rows = _int32(_given(qo_indptr, "qo_indptr"), "qo_indptr")
+    lengths = _int32(_given(kv_len, "kv_len"), "kv_len")
+    if isinstance(layout, Dense):
+        if kv_indptr is not None:
+            raise ValueError("argument `kv_indptr` is given, but a Dense cache has one row a request")
+        lists = torch.arange(len(lengths) + 1, dtype=torch.int32)
+    else:
+        lists = _int32(_given(kv_indptr, "kv_indptr"), "kv_indptr")
+    if affine and kv_indices is not None:
+        raise ValueError(f"argument `kv_indices` is given, but a {type(layout).__name__} cache has no indices")
+    indices = lists[:0] if affine else _int32(_given(kv_indices, "kv_indices"), "kv_indices")
+    for name, tensor in (("qo_indptr", rows), ("kv_indptr", lists)):
+        if len(tensor) != len(lengths) + 1:
+            raise ValueError(f"{name} has {len(tensor)} entries; it needs {len(lengths) + 1} (one a request, and 1)")
+    if int(rows[-1]) != count:
+        raise ValueError(f"qo_indptr ends at {int(rows[-1])}; k has {count} tokens")
+    slots, positions = torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.int32)
+    host.library().map_slots(rows, lists, indices, affine, lengths, layout.block[1], slots, positions)
+    return slots, positions
+
+
+def _given(value: Ints | None, name: str) -> Ints:
+    if value is None:
+        raise ValueError(f"missing argument `{name}`: it or `slots` says where the tokens go")
+    return value
+
+
+def _int32(value: Ints, name: str) -> torch.Tensor:
+    """A contiguous 1-d int32 tensor of the same numbers."""
+    tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.int64)
+    if tensor.ndim != 1 or tensor.dtype not in (torch.int32, torch.int64) or tensor.device.type != "cpu":
+        raise ValueError(f"{name} is {tensor.dtype}{list(tensor.shape)}; it needs 1 dimension of int32 or int64 on cpu")
+    if tensor.dtype == torch.int64 and tensor.numel() and int(tensor.abs().max()) > 2**31 - 1:
+        raise ValueError(f"{name} has {int(tensor.abs().max())}; it needs numbers of 32 bits")
+    return tensor.to(torch.int32).contiguous()

@@ -1,0 +1,52 @@
+"""Merging the states of one query set over disjoint keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from attngen.runtime import host
+from attngen.runtime.attention import State
+from attngen.runtime.setup import thread_count
+
+
+def merge(
+    states: Sequence[tuple[torch.Tensor, torch.Tensor | None]], lse: Literal["natural", "log2"] = "natural"
+) -> State:
+    """The state over all keys, from (out, lse) pairs over disjoint parts of them; computed in fp32, in this order.
+
+    (0, -inf) is the identity, bit for bit.  `lse` is the base of the states' own.  States that `Attention.run` gave are
+    refused where their variant has a sink or an output stage, or softmax off, unless they were run with raw=True; with
+    softmax off they have no lse and add.  Of plain tensors nothing is known, so they are taken at their word.
+    """
+    if lse not in ("natural", "log2"):
+        raise ValueError(f"lse is {lse!r}; it needs 'natural' or 'log2'")
+    states = list(states)
+    if not states:
+        raise ValueError("states is empty; it needs at least one (out, lse)")
+    for number, state in enumerate(states):
+        _check(state, number, lse)
+    added = [state[1] is None for state in states]
+    if any(added) and not all(added):
+        raise ValueError("some states have an lse and some have none; it needs states of one variant")
+    out = torch.empty_like(states[0][0], memory_format=torch.contiguous_format)
+    merged_lse = None if all(added) else torch.empty(out.shape[:-1], dtype=torch.float32)
+    tensors = [tensor for state in states for tensor in state]
+    host.library().merge(out, merged_lse, lse == "natural", thread_count(), *tensors)
+    merged = State((out, merged_lse))
+    merged.base = None if merged_lse is None else lse
+    merged.unmergeable = None
+    return merged
+
+
+def _check(state: Any, number: int, lse: str) -> None:
+    if not isinstance(state, (tuple, list)) or len(state) != 2:
+        raise ValueError(f"states[{number}] is a {type(state).__name__}; it needs (out, lse)")
+    if not isinstance(state, State):
+        return
+    if state.unmergeable:
+        raise ValueError(f"states[{number}] can't be merged: {state.unmergeable}")
+    if state.base is not None and state.base != lse:
+        raise ValueError(f"states[{number}] has an lse of base {state.base!r}; merge was asked for {lse!r}")

@@ -1,0 +1,281 @@
+// What Python calls of the host library, besides the planner (plan_ffi.cpp), and what its parts share.
+#include "host.hpp"
+
+#include <dlfcn.h>
+#include <tvm/ffi/tvm_ffi.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "append.hpp"
+#include "arguments.hpp"
+#include "launch.hpp"
+#include "merge.hpp"
+
+namespace attngen::host {
+
+namespace ffi = tvm::ffi;
+
+void refuse(const std::string& message) { TVM_FFI_THROW(ValueError) << message; }
+
+void fail(const std::string& message) { TVM_FFI_THROW(RuntimeError) << message; }
+
+const TypeRow& type_row(Type type) {
+  static constexpr TypeRow kRows[kNumTypes] = {
+      {"f32", 4, {kDLFloat, 32, 1}},         {"f16", 2, {kDLFloat, 16, 1}},        {"bf16", 2, {kDLBfloat, 16, 1}},
+      {"e4m3", 1, {kDLFloat8_e4m3fn, 8, 1}}, {"e5m2", 1, {kDLFloat8_e5m2, 8, 1}},  {"i64", 8, {kDLInt, 64, 1}},
+      {"i32", 4, {kDLInt, 32, 1}},           {"i16", 2, {kDLInt, 16, 1}},          {"i8", 1, {kDLInt, 8, 1}},
+      {"u8", 1, {kDLUInt, 8, 1}},            {"bool", 1, {kDLBool, 8, 1}},
+  };
+  return kRows[static_cast<int>(type)];
+}
+
+bool same_type(DLDataType a, Type b) {
+  const DLDataType& type = type_row(b).dlpack;
+  return a.code == type.code && a.bits == type.bits && a.lanes == 1;
+}
+
+namespace {
+
+std::optional<Type> find_type(DLDataType type) {
+  for (int i = 0; i < kNumTypes; ++i)
+    if (same_type(type, static_cast<Type>(i))) return static_cast<Type>(i);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string describe(const DLTensor& tensor) {
+  const std::optional<Type> type = find_type(tensor.dtype);
+  std::string text = type ? type_row(*type).name : std::string(ffi::DLDataTypeToString(tensor.dtype));
+  text += "[";
+  for (int axis = 0; axis < tensor.ndim; ++axis) text += (axis ? ", " : "") + std::to_string(tensor.shape[axis]);
+  text += "]";
+  if (tensor.device.device_type == kDLCUDA) text += " on cuda:" + std::to_string(tensor.device.device_id);
+  else if (tensor.device.device_type != kDLCPU) text += " on another device";
+  return text;
+}
+
+namespace {
+
+Value read_value(const ffi::AnyView& any) {
+  Value value;
+  switch (any.type_index()) {
+    case ffi::TypeIndex::kTVMFFINone: break;
+    case ffi::TypeIndex::kTVMFFIBool:
+      value.kind = Value::Kind::kBool;
+      value.integer = any.cast<bool>();
+      break;
+    case ffi::TypeIndex::kTVMFFIInt:
+      value.kind = Value::Kind::kInt;
+      value.integer = any.cast<std::int64_t>();
+      break;
+    case ffi::TypeIndex::kTVMFFIFloat:
+      value.kind = Value::Kind::kFloat;
+      value.real = any.cast<double>();
+      break;
+    default:
+      if (const auto tensor = any.try_cast<DLTensor*>()) {
+        value.kind = Value::Kind::kTensor;
+        value.tensor = *tensor;
+      } else {
+        value.kind = Value::Kind::kOther;
+        value.type = any.GetTypeKey();
+      }
+  }
+  return value;
+}
+
+const DLTensor* read_tensor(const ffi::AnyView& any, const char* name) {
+  const auto tensor = any.try_cast<DLTensor*>();
+  if (!tensor) refuse(std::string("argument `") + name + "` is a " + std::string(any.GetTypeKey()) + "; it needs a tensor");
+  return *tensor;
+}
+
+const DLTensor* read_optional_tensor(const ffi::AnyView& any, const char* name) {
+  return any == nullptr ? nullptr : read_tensor(any, name);
+}
+
+// A row of a flat specification, read in order.
+class Reader {
+ public:
+  explicit Reader(ffi::Array<ffi::Any> values) : values_(std::move(values)) {}
+  template <class T>
+  T next() {
+    return values_[next_++].cast<T>();
+  }
+  std::int64_t integer() { return next<std::int64_t>(); }
+  Type type() { return static_cast<Type>(integer()); }
+
+  // A number, the name of a bound dimension by index (-1 - index), or nothing.
+  std::optional<Limit> limit() {
+    const bool given = integer() != 0;
+    const auto number = next<double>();
+    const auto dim = static_cast<int>(integer());
+    return given ? std::optional<Limit>(Limit{number, dim}) : std::nullopt;
+  }
+
+ private:
+  ffi::Array<ffi::Any> values_;
+  std::int64_t next_ = 0;
+};
+
+// name, type, scalar, planned, needed, rank, (dim name, kind, value)…, low, high; see runtime/arguments.py.
+Parameter read_parameter(const ffi::Array<ffi::Any>& row) {
+  Reader reader(row);
+  Parameter parameter;
+  parameter.name = reader.next<ffi::String>();
+  parameter.type = reader.type();
+  parameter.scalar = reader.integer() != 0;
+  parameter.planned = reader.integer() != 0;
+  parameter.needed = reader.integer() != 0;
+  for (std::int64_t rank = reader.integer(); rank > 0; --rank) {
+    Dim dim;
+    dim.name = reader.next<ffi::String>();
+    dim.kind = static_cast<Dim::Kind>(reader.integer());
+    dim.value = reader.integer();
+    parameter.dims.push_back(std::move(dim));
+  }
+  parameter.low = reader.limit();
+  parameter.high = reader.limit();
+  return parameter;
+}
+
+Arguments read_arguments(const ffi::Array<ffi::Array<ffi::Any>>& rows, bool check) {
+  std::vector<Parameter> parameters;
+  for (const ffi::Array<ffi::Any>& row : rows) parameters.push_back(read_parameter(row));
+  return Arguments(std::move(parameters), check);
+}
+
+// block_size, heads_first, may_be_blocked, may_be_flat, type, heads, head_dim, head_dim_v; see runtime/kv.py.
+PoolSpec read_pool(const ffi::Array<std::int64_t>& words) {
+  return {words[0], words[1] != 0, words[2] != 0, words[3] != 0, static_cast<Type>(words[4]), words[5], words[6], words[7]};
+}
+
+std::vector<Value> read_values(ffi::PackedArgs args, int first) {
+  std::vector<Value> values;
+  values.reserve(args.size() - first + 1);
+  for (int i = first; i < args.size(); ++i) values.push_back(read_value(args[i]));
+  return values;
+}
+
+const Kernel* kernel_of(std::int64_t handle) { return reinterpret_cast<const Kernel*>(handle); }
+
+std::int64_t open_kernel(const ffi::String& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) fail(dlerror());
+  const auto find = [&](const char* symbol) { return dlsym(library, symbol); };
+  const auto worker = reinterpret_cast<CpuWorker>(find(kCpuWorkerSymbol));
+  const auto scratch = reinterpret_cast<CpuScratchBytes>(find(kCpuScratchSymbol));
+  if (worker == nullptr || scratch == nullptr)
+    fail(std::string(path) + " exports no " + (worker ? kCpuScratchSymbol : kCpuWorkerSymbol));
+  const auto transform = reinterpret_cast<CpuTransformKeys>(find(kCpuTransformSymbol));
+  return reinterpret_cast<std::int64_t>(new Kernel{path, worker, scratch(), transform});
+}
+
+// (run, planned) of a launcher that lives as long as either.
+ffi::Array<ffi::Function> make_launcher(std::int64_t kernel, const ffi::Array<std::int64_t>& pool,
+                                        const ffi::Array<std::int64_t>& words, double lse_scale,
+                                        ffi::TensorView arena, ffi::TensorView partial_out, ffi::TensorView partial_lse,
+                                        ffi::TensorView arrived, const ffi::Array<ffi::Array<ffi::Any>>& parameters) {
+  LaunchSpec spec{};
+  spec.kernel = kernel_of(kernel);
+  spec.pool = read_pool(pool);
+  spec.type = static_cast<Type>(words[0]);
+  spec.num_qo_heads = static_cast<std::int32_t>(words[1]);
+  spec.num_kv_heads = static_cast<std::int32_t>(words[2]);
+  spec.softmax = words[3] != 0;
+  spec.threads = static_cast<int>(words[4]);
+  spec.lse_scale = static_cast<float>(lse_scale);
+  spec.plan = static_cast<const PlanHeader*>(arena.data_ptr());
+  spec.partial_out = static_cast<float*>(partial_out.data_ptr());
+  spec.partial_lse = static_cast<float*>(partial_lse.data_ptr());
+  spec.arrived = static_cast<std::uint32_t*>(arrived.data_ptr());
+  const auto launcher = std::make_shared<Launcher>(spec, read_arguments(parameters, words[5] != 0));
+
+  // run(q, k, v or None, out, lse or None, raw, value of every parameter…)
+  ffi::Function run = ffi::Function::FromPacked([launcher](ffi::PackedArgs args, ffi::Any*) {
+    constexpr int kFixed = 6, kMost = 64;
+    const int count = args.size() - kFixed;
+    Value few[kMost];
+    std::vector<Value> many(count > kMost ? count : 0);
+    Value* values = count > kMost ? many.data() : few;
+    for (int i = 0; i < count; ++i) values[i] = read_value(args[kFixed + i]);
+    launcher->run({read_tensor(args[0], "q"), read_tensor(args[1], "kv"), read_optional_tensor(args[2], "kv"),
+                   read_tensor(args[3], "out"), read_optional_tensor(args[4], "lse"), args[5].cast<bool>(), values});
+  });
+  // planned(value of every parameter…), of which the planned ones count
+  ffi::Function planned = ffi::Function::FromPacked(
+      [launcher](ffi::PackedArgs args, ffi::Any*) { launcher->planned(read_values(args, 0).data()); });
+  return {run, planned};
+}
+
+// out, lse or None, natural, threads, (out, lse or None) of every state…
+void merge_states(ffi::PackedArgs args, ffi::Any*) {
+  const DLTensor& out = *read_tensor(args[0], "out");
+  std::vector<State> states;
+  for (int i = 4; i + 1 < args.size(); i += 2)
+    states.push_back({read_tensor(args[i], "states"), read_optional_tensor(args[i + 1], "states")});
+  const std::optional<Type> type = find_type(out.dtype);
+  if (!type || out.ndim != 3) refuse("states[0][0] is " + describe(out) + "; it needs a float tensor [rows, heads, lanes]");
+  merge(states, out, read_optional_tensor(args[1], "lse"), *type, args[2].cast<bool>(), args[3].cast<int>());
+}
+
+// `affine`: there are no kv_indices.
+void map_request_slots(ffi::TensorView qo_indptr, ffi::TensorView kv_indptr, ffi::TensorView kv_indices, bool affine,
+                       ffi::TensorView kv_len, std::int64_t block_size, ffi::TensorView slots,
+                       ffi::TensorView positions) {
+  const auto ints = [](const ffi::TensorView& tensor) { return static_cast<std::int32_t*>(tensor.data_ptr()); };
+  const Requests requests{ints(qo_indptr),
+                          ints(kv_indptr),
+                          affine ? nullptr : ints(kv_indices),
+                          ints(kv_len),
+                          static_cast<std::int32_t>(kv_len.numel()),
+                          kv_indices.numel()};
+  map_slots(requests, block_size, ints(slots), ints(positions));
+}
+
+// append(k pool, v pool or None, k, v, slots, positions or None, value of every parameter…)
+ffi::Function make_append(std::int64_t kernel, const ffi::Array<std::int64_t>& pool, std::int64_t num_qo_heads,
+                          std::int64_t threads, const ffi::Array<ffi::Array<ffi::Any>>& parameters, bool check) {
+  AppendSpec spec{};
+  spec.pool = read_pool(pool);
+  spec.kernel = kernel_of(kernel);
+  spec.num_qo_heads = static_cast<std::int32_t>(num_qo_heads);
+  spec.threads = static_cast<int>(threads);
+  if (spec.kernel && !spec.kernel->transform_keys)
+    fail("the kernel " + spec.kernel->path + " exports no " + kCpuTransformSymbol);
+  const auto arguments = std::make_shared<Arguments>(read_arguments(parameters, check));
+  return ffi::Function::FromPacked([spec, arguments](ffi::PackedArgs args, ffi::Any*) {
+    Tokens tokens{};
+    tokens.k = read_tensor(args[2], "k");
+    tokens.v = read_tensor(args[3], "v");
+    tokens.slots = read_tensor(args[4], "slots");
+    tokens.positions = read_optional_tensor(args[5], "positions");
+    const std::optional<Type> k_type = find_type(tokens.k->dtype), v_type = find_type(tokens.v->dtype);
+    if (!k_type || !v_type) refuse("arguments `k` and `v` need a float type");
+    tokens.k_type = *k_type;
+    tokens.v_type = *v_type;
+    Arguments own = *arguments;  // calls from several threads don't share words
+    append(spec, *read_tensor(args[0], "pool"), read_optional_tensor(args[1], "pool"), tokens, own,
+           read_values(args, 6).data());
+  });
+}
+
+}  // namespace
+}  // namespace attngen::host
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(open_kernel, attngen::host::open_kernel);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(launcher, attngen::host::make_launcher);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(map_slots, attngen::host::map_request_slots);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(append, attngen::host::make_append);
+
+extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_merge(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  TVM_FFI_SAFE_CALL_BEGIN();
+  attngen::host::merge_states(tvm::ffi::PackedArgs(reinterpret_cast<const tvm::ffi::AnyView*>(args), count),
+                              reinterpret_cast<tvm::ffi::Any*>(result));
+  TVM_FFI_SAFE_CALL_END();
+}

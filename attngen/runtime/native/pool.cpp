@@ -1,0 +1,93 @@
+#include "pool.hpp"
+
+#include <vector>
+
+namespace attngen::host {
+namespace {
+
+std::string wanted(Type type, const Axis* axes, std::size_t count) {
+  std::string text = std::string(type_row(type).name) + "[";
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i) text += ", ";
+    if (axes[i].name) text += axes[i].name;
+    if (axes[i].size < 0) continue;
+    if (axes[i].name) text += axes[i].at_least ? " >= " : " = ";
+    text += std::to_string(axes[i].size);
+  }
+  return text + "] on cpu";
+}
+
+bool fits(const DLTensor& tensor, const Axis* axes, std::size_t count) {
+  if (tensor.ndim != static_cast<int>(count)) return false;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (axes[i].size < 0) continue;
+    if (axes[i].at_least ? tensor.shape[i] < axes[i].size : tensor.shape[i] != axes[i].size) return false;
+  }
+  return true;
+}
+
+void check(const std::string& what, const DLTensor& tensor, Type type, const Axis* axes, std::size_t count,
+           bool free_strides) {
+  if (tensor.device.device_type != kDLCPU || !same_type(tensor.dtype, type) || !fits(tensor, axes, count))
+    refuse(what + " is " + describe(tensor) + "; it needs " + wanted(type, axes, count));
+  if (!free_strides && stride(tensor, tensor.ndim - 1) != 1)
+    refuse(what + " has stride " + std::to_string(stride(tensor, tensor.ndim - 1)) +
+           " along its last dimension; it needs 1 (`.contiguous()` makes it so)");
+}
+
+// One of K and V, as an axis-free tensor: `skip` is the index of a K/V axis, or -1.
+struct Half {
+  void* memory;
+  Strides strides;
+  std::int64_t blocks;
+};
+
+Half view_half(const PoolSpec& spec, const std::string& what, const DLTensor& tensor, std::int64_t lanes, int part,
+               bool both) {
+  std::vector<Axis> axes;
+  const bool flat = tensor.ndim == 3 + (both ? 1 : 0) && spec.may_be_flat;
+  if (flat || !spec.may_be_blocked) {
+    axes = {{"tokens", -1}, {"Hk", spec.heads}, {both || part == 0 ? "D" : "Dv", lanes}};
+  } else if (spec.heads_first) {
+    axes = {{"blocks", -1}, {"Hk", spec.heads}, {nullptr, spec.block_size}, {both || part == 0 ? "D" : "Dv", lanes}};
+  } else {
+    axes = {{"blocks", -1}, {nullptr, spec.block_size}, {"Hk", spec.heads}, {both || part == 0 ? "D" : "Dv", lanes}};
+  }
+  if (both) axes.insert(axes.begin() + 1, Axis{"K and V", 2});
+  check(what, tensor, spec.type, axes.data(), axes.size(), false);
+  const int next = both ? 2 : 1;
+  Half half;
+  half.memory = data(tensor) + (both ? part * stride(tensor, 1) * type_row(spec.type).bytes : 0);
+  if (flat) {
+    half.strides = {stride(tensor, 0) * spec.block_size, stride(tensor, 0), stride(tensor, next)};
+    half.blocks = tensor.shape[0] / spec.block_size;
+  } else {
+    const int token = spec.heads_first ? next + 1 : next, head = spec.heads_first ? next : next + 1;
+    half.strides = {stride(tensor, 0), stride(tensor, token), stride(tensor, head)};
+    half.blocks = tensor.shape[0];
+  }
+  return half;
+}
+
+}  // namespace
+
+void check_tensor(const std::string& what, const DLTensor& tensor, Type type, std::initializer_list<Axis> axes,
+                  bool free_strides) {
+  check(what, tensor, type, axes.begin(), axes.size(), free_strides);
+}
+
+PoolView view_pool(const PoolSpec& spec, const DLTensor& k, const DLTensor* v) {
+  const bool both = v == nullptr;
+  if (both && spec.head_dim != spec.head_dim_v)
+    refuse("the pool is one tensor, but K has head_dim " + std::to_string(spec.head_dim) + " and V has " +
+           std::to_string(spec.head_dim_v) + "; it needs to be a pair (k, v)");
+  const std::string names[2] = {both ? "the pool" : "the K pool", both ? "the pool" : "the V pool"};
+  const Half first = view_half(spec, names[0], k, spec.head_dim, 0, both);
+  const Half second = view_half(spec, names[1], both ? k : *v, spec.head_dim_v, 1, both);
+  if (first.blocks != second.blocks)
+    refuse("the K pool is " + describe(k) + " and the V pool is " + describe(both ? k : *v) +
+           "; they need the same number of blocks");
+  return {first.memory, second.memory, first.strides, second.strides, first.blocks, spec.block_size};
+}
+
+}  // namespace attngen::host
