@@ -30,7 +30,7 @@ class Limits:
     `q_tokens` and `kv_tokens` are sums over the batch (of q_len and kv_len, not of the pool); `q_len` and `kv_len`,
     one request's, default to them.  `levels` counts the views of plan(levels=...), and `level_rows` the token rows
     that they list together (default: none for one level, else all rows in each).  `blocks` bounds the entries of
-    kv_indices; by default each list holds what kv_len needs.
+    kv_indices over all lists (default: what kv_len needs, where the rows of a request share its list).
     """
 
     batch: int
