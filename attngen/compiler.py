@@ -10,28 +10,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from attngen import codegen, dsl, env, ir
+from attngen import dsl, env, ir
+from attngen.codegen.generate import generate
 from attngen.codegen.source import KernelConfig, KernelSource
-from attngen.dsl.ast import Attention, Module
+from attngen.dsl.ast import Module
 from attngen.errors import AttnError, Diagnostic
 from attngen.ir.nodes import Variant
+from attngen.ir.passes import PASSES
+from attngen.ir.specialise import specialise
 from attngen.tracing import Trace, environment_trace, no_trace
 
-__all__ = ["STAGES", "build", "check", "environment_trace", "lower", "parse", "variant_names"]
+__all__ = ["STAGES", "build", "check", "check_module", "environment_trace", "lower", "parse"]
 
-STAGES: Final = ("ast", "ir", "specialise", *(rewrite.__name__ for rewrite in ir.PASSES), "functor", "kernel")
+STAGES: Final = ("ast", "ir", "specialise", *(rewrite.__name__ for rewrite in PASSES), "functor", "kernel")
 
 
 def lower(module: Module, name: str, config: KernelConfig, trace: Trace = no_trace) -> KernelSource:
     """The kernel of one variant in one configuration; raises AttnError with every mistake that a stage finds."""
     trace("ast", module)
     variant = trace("ir", build(module, name))
-    variant = trace("specialise", ir.specialise(variant, config.head_dim, config.head_dim_v))
-    for rewrite in ir.PASSES:
+    variant = trace("specialise", specialise(variant, config.head_dim, config.head_dim_v))
+    for rewrite in PASSES:
         variant = trace(rewrite.__name__, rewrite(variant))
         if env.check_ir():
             ir.validate(variant)
-    source = trace("functor", codegen.generate(variant, config))
+    source = trace("functor", generate(variant, config))
     return trace("kernel", source)
 
 
@@ -47,12 +50,6 @@ def build(module: Module, name: str) -> Variant:
     return variant
 
 
-def variant_names(module: Module) -> tuple[str, ...]:
-    """The `attention` blocks of the root file, in order."""
-    declarations = module.files[module.root].declarations
-    return tuple(declaration.name for declaration in declarations if isinstance(declaration, Attention))
-
-
 def check(path: Path | str) -> list[Diagnostic]:
     """Every mistake in a file and in all its variants; empty where there is none."""
     try:
@@ -63,14 +60,5 @@ def check(path: Path | str) -> list[Diagnostic]:
 
 
 def check_module(module: Module) -> tuple[str, ...]:
-    """The names of the variants, each built once; raises AttnError with the mistakes of all of them."""
-    found: list[Diagnostic] = []
-    names = variant_names(module)
-    for name in names:
-        try:
-            build(module, name)
-        except AttnError as error:
-            found += [diagnostic for diagnostic in error.diagnostics if diagnostic not in found]
-    if found:
-        raise AttnError(tuple(found), module.sources)
-    return names
+    """The names of the variants, in order; raises AttnError with the mistakes of all of them and of all helpers."""
+    return tuple(variant.name for variant in ir.build_all(module))

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 from attngen import env
 from attngen.codegen.source import KernelConfig, KernelSource
+from attngen.codegen.target import TARGETS
 from attngen.runtime import cache
 from attngen.runtime.module import Kernel, load_kernel
+from attngen.runtime.toolchain import resolve_target
 
 if TYPE_CHECKING:
     from attngen.dsl.ast import Module
@@ -64,7 +66,8 @@ class LoadedVariant:
         return cache.make_key(self.closure_key, self.name, json.dumps(asdict(config), sort_keys=True))
 
     def compile(self, config: KernelConfig) -> Kernel:
-        """The kernel: the cache's where it has it, else built once, whoever asks."""
+        """The kernel: the cache's where it has it, else built once, whoever asks; target "cpu" is this machine's best."""
+        config = replace(config, target=resolve_target(config.target, [(row.name, row.isa) for row in TARGETS.values()]))
         return load_kernel(cache.entry(self.key(config), lambda: self.lower(config)))
 
 

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from attngen import env, ir
+from attngen import env
 from attngen.codegen.source import KernelSource
 from attngen.ir.nodes import Variant
+from attngen.ir.printer import print_variant
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def render(stage: str, value: object) -> str:
     """The text of a stage's result: a tree, printed IR, or the generated files."""
     match value:
         case Variant():
-            return ir.show(value)
+            return print_variant(value).rstrip() + "\n"
         case KernelSource():
             chosen = {name: text for name, text in value.files.items() if (name == value.main) == (stage == "kernel")}
             return "\n".join(text.rstrip() + "\n" for text in chosen.values())

@@ -1,4 +1,4 @@
-"""Every example on the CPU: compiled, run over a ragged paged batch full of poison, within its bound of the reference."""
+"""Every example on the CPU: compiled, run over a ragged paged batch full of poison, and within its bound."""
 
 from __future__ import annotations
 
