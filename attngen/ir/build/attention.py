@@ -10,7 +10,7 @@ from attngen.ir.build import expressions, routines, shapes, stages
 from attngen.ir.build.constants import constant, evaluate
 from attngen.ir.build.context import INDEX_TYPES, Context, Fault, Place, Session
 from attngen.ir.build.modules import declare
-from attngen.ir.build.scope import Broken, Constant, Entry, Routine, Rows, RunTimeScalar, Scope
+from attngen.ir.build.scope import Broken, Constant, Routine, Rows, RunTimeScalar, Scope
 from attngen.ir.nodes import Apply, Expr, Function, ScalarParam, TensorParam, Type, Variant
 from attngen.ir.types import BASES
 from attngen.ir.walk import Names, nodes
@@ -61,34 +61,31 @@ def _declarations(
 ) -> tuple[tuple[ScalarParam, ...], tuple[TensorParam, ...]]:
     """Declare everything before anything is elaborated, so that the order of lines doesn't matter."""
     ctx = Context(session, scope, _ONCE)
-    for item in node.items:
-        match item:
-            case ast.Const():
-                declare(session.report, scope, item.name, Constant(item, scope), item)
-            case ast.Def():
-                declare(session.report, scope, item.name, Routine(item, scope), item)
-            case _:
-                pass
+    items = [item for item in node.items if not isinstance(item, ast.Stage)]
+    items = [item for item in items if declare(session.report, scope, item.name, Broken(), item)]
+    for item in items:
+        if isinstance(item, ast.Const):
+            scope.entries[item.name] = Constant(item, scope)
+        elif isinstance(item, ast.Def):
+            scope.entries[item.name] = Routine(item, scope)
     dimensions = shapes.DIMENSIONS | {
-        dim.id for item in node.items if isinstance(item, ast.Tensor) for dim in item.type.dims or ()
+        dim.id for item in items if isinstance(item, ast.Tensor) for dim in item.type.dims or ()
         if isinstance(dim, ast.Name)
     }  # fmt: skip
+    for name in dimensions:
+        scope.hidden[name] = f"`{name}` is the size of a dimension and has no value here; pass it as a `scalar`"
     scalars: list[ScalarParam] = []
     tensors: list[TensorParam] = []
-    for item in node.items:
-        if not isinstance(item, ast.Scalar | ast.Tensor):
-            continue
-        entry: Entry = Broken()
+    for item in items:
         try:
             if isinstance(item, ast.Scalar):
                 scalars.append(_scalar(ctx, item))
-                entry = RunTimeScalar(scalars[-1])
-            else:
+                scope.entries[item.name] = RunTimeScalar(scalars[-1])
+            elif isinstance(item, ast.Tensor):
                 tensors.append(shapes.declare(ctx, item, dimensions))
-                entry = Rows(tensors[-1])
+                scope.entries[item.name] = Rows(tensors[-1])
         except Fault:
-            pass
-        declare(session.report, scope, item.name, entry, item)
+            continue
     return tuple(scalars), tuple(tensors)
 
 

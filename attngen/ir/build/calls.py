@@ -49,6 +49,7 @@ def _by_name(ctx: Context, node: ast.Call, name: str) -> Value:
                      f"write `{name}(e for j in range(n))`")  # fmt: skip
         case None if as_index(name) is None:
             help = ctx.scope.why_hidden(name) or nearest(name, [*ctx.scope.names(), *BUILTINS])
+            help = help or "declare it with `def`, or import it"
             ctx.fail("unknown-name", f"unknown function `{name}`", node.callee.span, help)
         case _:
             ctx.fail("not-a-function", f"`{name}` is no function", node.callee.span,
@@ -113,6 +114,7 @@ def _over_lanes(ctx: Context, row: Builtin, args: list[Expr], span: Span) -> Exp
     args = ctx.common(row.name, args, span, "f32")
     if not any(arg.type.vec for arg in args):
         help = f"for a range write `{row.name}(e for j in range(n))`" if row.name in REDUCTIONS else None
+        help = help or "pass a stage's input, or something that `d` is in"
         ctx.fail("wrong-type", f"`{row.name}` takes a vec, not {describe(args[0].type)}", span, help)
     if row.domain == "vec":
         lane = ctx.lane(span)

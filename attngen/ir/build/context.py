@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn, get_args
 
 from attngen.dsl import ast
-from attngen.errors import Report, Span
+from attngen.errors import CATALOGUE, Report, Span
 from attngen.ir.build.make import Lane, implicit, share, splat
 from attngen.ir.build.scope import Broken, Local, Pack, Rows, Scope, Value
 from attngen.ir.nodes import Base, Const, Expr, Function, Index, IndexName, Type, Var
@@ -80,7 +80,8 @@ class Context:
 
     def fail(self, id: str, message: str, span: Span, help: str | None = None) -> NoReturn:
         """Report a mistake and give the expression up."""
-        self.session.report.add(id, message, span, help)
+        cure = CATALOGUE[id].cure
+        self.session.report.add(id, message, span, help or f"{cure[0].lower()}{cure[1:].rstrip('.')}")
         raise Fault
 
     def within(self, scope: Scope) -> Context:
@@ -136,20 +137,21 @@ class Context:
             what = f"`{reader}` reads {listed}, which" if reader else listed
             self.at_run_time(what, span, plural=len(missing) > 1)
         if "d" in missing:
-            what = f"`{reader}` works on vectors" if reader else "there are no lanes here"
-            self.fail("vector-in-scalar-stage", f"{what}, but {place.title} works on single numbers", span,
+            what = f"`{reader}` works on vectors, but {place.title}" if reader else place.title
+            self.fail("vector-in-scalar-stage", f"{what} works on single numbers and has no lanes", span,
                       "use lanes in `query`, `key`, `value` or `output`")  # fmt: skip
         head = f"`{reader}` reads {listed}, which {place.title} can't see" if reader else None
         self.fail("not-visible", head or f"{place.title} can't see {listed}", span, sees(place))
 
     def at_run_time(self, what: str, span: Span, *, plural: bool = False) -> None:
         """Complain about a value of the run where a constant is needed."""
-        if self.place.rule:
-            verb = "are" if plural else "is"
-            known = "constants, literals and " + listing(sorted(self.place.visible or ())) + " are"
-            help = f"{known} known then" if self.place.visible else "declare it as a `const`, or write a literal"
-            self.fail(self.place.rule, f"{what} {verb} known only at run time, but {self.place.title} is needed when "
-                      "the kernel is built", span, help)  # fmt: skip
+        if self.place.rule is None:
+            return
+        help = "declare it as a `const`, or write a literal"
+        if self.place.visible:
+            help = f"constants, literals, {listing(sorted(self.place.visible))} are known then"
+        message = f"{what} {'are' if plural else 'is'} known only at run time, but {self.place.title} is needed"
+        self.fail(self.place.rule, f"{message} when the kernel is built", span, help)
 
     def give_up(self) -> NoReturn:
         """Stop where an earlier mistake was reported already."""
@@ -161,7 +163,7 @@ class Context:
         match value:
             case Rows(tensor, prefix):
                 self.fail("wrong-rank", f"`{tensor.name}` has {counted(tensor.dims, 'dimension')}, but "
-                          f"{counted(prefix, 'index', 'indices')} given", node.span,
+                          f"{counted(prefix, 'index is', 'indices are')} given", node.span,
                           f"give an index for each of [{', '.join(map(str, tensor.dims))}]")  # fmt: skip
             case Pack(items):
                 self.fail("not-a-value", f"a tuple of {len(items)} values can't be computed with", node.span,

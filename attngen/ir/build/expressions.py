@@ -101,6 +101,7 @@ def _index_or_unknown(ctx: Context, node: ast.Name) -> Value:
 def unknown(ctx: Context, node: ast.Name) -> NoReturn:
     """Report a name that nothing declares."""
     help = ctx.scope.why_hidden(node.id) or nearest(node.id, [*ctx.scope.names(), *INDEX_TYPES])
+    help = help or "declare it, or pass it as a parameter"
     ctx.fail("unknown-name", f"unknown name `{node.id}`", node.span, help)
 
 

@@ -71,12 +71,14 @@ def hide(scope: Scope, attention: ast.Attention) -> None:
             )
 
 
-def declare(report: Report, scope: Scope, name: str, entry: Entry, node: ast.Node) -> None:
-    """Enter a declaration into a scope, unless its name is taken or reserved."""
+def declare(report: Report, scope: Scope, name: str, entry: Entry, node: ast.Node) -> bool:
+    """Enter a declaration into a scope; false where its name is taken or reserved."""
     if as_index(name) is not None or name in BASES or name == "vec":
         what = "a type" if name in BASES or name == "vec" else "an index or size"
         report.add("reserved-name", f"`{name}` is {what} of the language", node.span, "choose another name")
-    elif name in scope.entries:
+        return False
+    if name in scope.entries:
         report.add("duplicate-name", f"`{name}` is declared twice", node.span, "rename one of the two")
-    else:
-        scope.entries[name] = entry
+        return False
+    scope.entries[name] = entry
+    return True
