@@ -37,6 +37,8 @@ class Session {
       config[16 + 2 * tile] = 64;
       config[48 + tile] = kRows;
     }
+    // NOTE: the intrinsic tells GCC of 8 bytes only, and the stores to the others would be dropped as dead.
+    asm volatile("" : : "r"(config) : "memory");
     _tile_loadconfig(config);
   }
   ~Session() { _tile_release(); }
@@ -84,16 +86,19 @@ inline void multiply_block(const bf16* a, std::int64_t a_row, const bf16* b, std
   }
 }
 
-// C[rows, begin..end) (+)= A · B for up to 32 rows (padded to 16 or 32) and columns in multiples of 32.
+// C[rows, begin..end) (+)= A · B, rows padded to a multiple of 16 and columns in multiples of 32.  The tiles of B stay in
+// L1 while all rows pass over them.
 template <bool kAccumulate>
 inline void multiply(int rows, int begin, int end, const bf16* a, std::int64_t a_row, const bf16* b,
                      std::int64_t b_block, int depth_tiles, float* c, std::int64_t c_row) {
   for (int column = begin; column < end; column += 2 * kColumns) {
     const bf16* tiles = b + column / kColumns * b_block;
-    if (rows > kRows)
-      multiply_block<true, kAccumulate>(a, a_row, tiles, b_block, depth_tiles, c + column, c_row);
-    else
-      multiply_block<false, kAccumulate>(a, a_row, tiles, b_block, depth_tiles, c + column, c_row);
+    for (int i = 0; i < rows; i += 2 * kRows) {
+      if (rows - i > kRows)
+        multiply_block<true, kAccumulate>(a + i * a_row, a_row, tiles, b_block, depth_tiles, c + i * c_row + column, c_row);
+      else
+        multiply_block<false, kAccumulate>(a + i * a_row, a_row, tiles, b_block, depth_tiles, c + i * c_row + column, c_row);
+    }
   }
 }
 

@@ -88,10 +88,8 @@ class Kernel {
   void load_query(const typename Fn::Row& row, Element* to) {
     const auto* from = static_cast<const typename S::Query*>(params_.q) + row.row * params_.q_row + row.h * params_.q_head;
     widen<W, S::kHeadDim, S::kDim>(from, s_.floats);
-    if constexpr (Fn::kHasQuery) {
-      Lanes<S::kWidth, S::kHeadDim> lanes(s_.floats);
-      fn_.query(lanes, row);
-    }
+    if constexpr (Fn::kHasQuery)
+      transform<W, S::kHeadDim, S::kDim>(s_.floats, [&](auto& lanes) { fn_.query(lanes, row); });
     narrow_row<S, S::kDim>(s_.floats, to);
   }
 

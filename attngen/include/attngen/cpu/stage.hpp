@@ -53,6 +53,14 @@ ATTNGEN_FN void narrow_row(const float* from, typename S::Element* to) {
   }
 }
 
+// Runs a vector stage on kCount floats; what it leaves in the padding is wiped, since products run over it.
+template <int W, int kCount, int kPadded, class Hook>
+ATTNGEN_FN void transform(float* floats, const Hook& hook) {
+  Lanes<W, kCount> lanes(floats);
+  hook(lanes);
+  std::fill(floats + kCount, floats + kPadded, 0.0f);
+}
+
 // The operand row of `from`: transformed, rounded, padded.  `floats` is room for kPadded of them.
 template <class S, int kCount, int kPadded, class T, class Hook>
 ATTNGEN_FN void stage(const T* from, typename S::Element* to, float* floats, const Hook& hook) {
@@ -65,10 +73,7 @@ ATTNGEN_FN void stage(const T* from, typename S::Element* to, float* floats, con
     widen<S::kWidth, kCount, kPadded>(from, to);
   } else {
     widen<S::kWidth, kCount, kPadded>(from, floats);
-    if constexpr (kHook) {
-      Lanes<S::kWidth, kCount> lanes(floats);
-      hook(lanes);
-    }
+    if constexpr (kHook) transform<S::kWidth, kCount, kPadded>(floats, hook);
     narrow_row<S, kPadded>(floats, to);
   }
 }

@@ -9,22 +9,49 @@
 
 namespace attngen::cpu {
 
-// 2^x to 3 ulp for x ≤ 127, 0 below -126, NaN for NaN; a minimax polynomial on [-1/2, 1/2].
+// 2^x to 2 ulp for x ≤ 127, 0 below -126, NaN for NaN; a minimax polynomial on [-1/2, 1/2].
+template <class F>
+ATTNGEN_FN F exp2_fraction(F f) {
+  F p = f * 0.001326472731307149f + 0.009671512991189957f;
+  p = p * f + 0.05550733581185341f;
+  p = p * f + 0.24022242426872253f;
+  p = p * f + 0.6931470036506653f;
+  return p * f + 1.0f;
+}
+
 template <class F>
 ATTNGEN_FN F exp2_weight(F x) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(F) == 64) {
+    const __m512 lanes = simd::bit_cast<__m512>(x);
+    const __m512 whole = _mm512_roundscale_ps(lanes, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 p = simd::bit_cast<__m512>(exp2_fraction(simd::bit_cast<F>(lanes - whole)));
+    const __mmask16 normal = _mm512_cmp_ps_mask(lanes, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return simd::bit_cast<F>(_mm512_maskz_scalef_ps(normal, p, whole));
+  }
+#endif
   using I = simd::Int<F>;
   const F magic = simd::broadcast<F>(12582912.0f);  // 1.5 · 2^23: the sum's low bits are the rounded x
   const F bounded = select(x < -126.0f, -126.0f, x);
   const F shifted = bounded + magic;
-  const F f = bounded - (shifted - magic);
-  F p = f * 0.00015345808060374111f + 0.0013399930903688073f;
-  p = p * f + 0.0096184890717267990f;
-  p = p * f + 0.055503286421298981f;
-  p = p * f + 0.24022646248340607f;
-  p = p * f + 0.69314718246459961f;
-  p = p * f + 1.0f;
+  const F p = exp2_fraction(bounded - (shifted - magic));
   const I power = (simd::bit_cast<I>(shifted) << 23) + 0x3f800000;  // a product below, so that NaN stays NaN
   return select(x < -126.0f, 0.0f, p * simd::bit_cast<F>(power));
+}
+
+// A weight in the engine's storage, rounded to the operand type.
+template <class S, class F>
+ATTNGEN_FN void store_weight(typename S::Element* to, F weight) {
+  if constexpr (!S::kTiles) {
+    simd::store<F>(to, round_to<typename S::Operand>(weight));
+  } else {
+#if defined(__AVX512BF16__)
+    const __m256bh rounded = _mm512_cvtneps_pbh(simd::bit_cast<__m512>(weight));  // flushes subnormals
+    std::memcpy(to, &rounded, sizeof(rounded));
+#else
+    store_f32<bf16>(to, weight);
+#endif
+  }
 }
 
 // The softmax state of a row: weights so far are exp2(scale_log2 · logit + shift), and `sum` is theirs.  `top` is the
@@ -69,11 +96,7 @@ struct RowPass {
       weight *= fn.value_scale(columns[v]);
       if constexpr (kMasked) weight = select(from_bits<I>(allowed[v]), weight, 0.0f);
     }
-    if constexpr (S::kTiles) {
-      store_f32<bf16>(weights + v * W, weight);
-    } else {
-      simd::store<F>(weights + v * W, round_to<typename S::Operand>(weight));
-    }
+    store_weight<S>(weights + v * W, weight);
   }
 
   // Softmax off: the weight is the logit.
