@@ -15,8 +15,6 @@ Bindings: TypeAlias = list[tuple[str, Expr]]
 ArithmeticOp: TypeAlias = Literal["+", "-", "*", "/", "//", "%", "&", "|", "^", "<<", ">>"]
 CompareOp: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]
 
-LANE = Index("d", Type("i32", vec=True))
-
 
 def integer(value: int, span: Span) -> Const:
     """An i32 constant."""
@@ -26,6 +24,11 @@ def integer(value: int, span: Span) -> Const:
 def lane_size(lane: Lane, span: Span) -> Index:
     """The number of lanes as an expression."""
     return Index(lane, I32, span=span)
+
+
+def lane_index(span: Span) -> Index:
+    """`d`, the number of the lane."""
+    return Index("d", Type("i32", vec=True), span=span)
 
 
 def is_atom(expr: Expr) -> bool:
@@ -55,7 +58,7 @@ def splat(expr: Expr, lane: Lane) -> Expr:
     if expr.type.vec:
         return expr
     zero = Const(0.0, F32, span=expr.span)
-    everywhere = Binary("<", LANE, lane_size(lane, expr.span), Type("bool", vec=True), span=expr.span)
+    everywhere = Binary("<", lane_index(expr.span), lane_size(lane, expr.span), Type("bool", vec=True), span=expr.span)
     return Select(everywhere, expr, zero, with_base(Type("f32", vec=True), expr.type.base), span=expr.span)
 
 
@@ -109,9 +112,9 @@ def rotate(names: Names, x: Expr, partner: Literal["half", "pair"], lane: Lane, 
     """The partner lane of each lane, negated in the first half (or in the even lanes)."""
     if partner == "half":
         half = Binary("//", lane_size(lane, span), integer(2, span), I32, span=span)
-        first: Expr = Binary("<", LANE, half, Type("bool", vec=True), span=span)
+        first: Expr = Binary("<", lane_index(span), half, Type("bool", vec=True), span=span)
     else:
-        odd = Binary("&", LANE, integer(1, span), Type("i32", vec=True), span=span)
+        odd = Binary("&", lane_index(span), integer(1, span), Type("i32", vec=True), span=span)
         first = Binary("==", odd, integer(0, span), Type("bool", vec=True), span=span)
     moved = LaneAt(x, partner, None, x.type, span=span)
     return share(names, moved, "t", lambda t: Select(first, Unary("-", t, x.type, span=span), t, x.type, span=span))
