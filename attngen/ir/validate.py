@@ -30,7 +30,9 @@ from attngen.ir.roots import roots
 from attngen.ir.types import I32
 from attngen.ir.walk import binders, children, index_names, let_spine, nodes
 
-LEVELS: Final = ("build", "specialise", "inline", "unroll", "fold", "bounds", "log2", "scope")
+LEVELS: Final = (
+    "build", "specialise", "inline", "unroll", "fold", "bounds", "value_scale", "log2", "logit_bound", "scope"
+)  # fmt: skip
 
 Problem: TypeAlias = tuple[str, Expr | None, str]  # where, the node if there is one, what is wrong
 Rule: TypeAlias = Callable[[Variant, int], Iterator[Problem]]
@@ -167,7 +169,12 @@ def passes_keep_their_promise(variant: Variant, level: int) -> Iterator[Problem]
                 yield root.title, node, "a call is left after inline"
             if "unroll" in done and isinstance(node, Reduce | Loop):
                 yield root.title, node, "a loop is left after unroll"
-    for made, by in (("key_bounds", "bounds"), ("scale_log2", "log2"), ("bindings", "scope")):
+    for made, by in (
+        ("key_bounds", "bounds"),
+        ("value_scale", "value_scale"),
+        ("scale_log2", "log2"),
+        ("bindings", "scope"),
+    ):
         if getattr(variant, made) and by not in done:
             yield made, None, f"it is there before {by}"
 
