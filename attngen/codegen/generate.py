@@ -1,0 +1,54 @@
+"""From a variant that has been through the passes to the text of a kernel, its compiler flags and its manifest."""
+
+from __future__ import annotations
+
+from attngen.codegen.backends import cpu
+from attngen.codegen.bounds import bound_programs, plan_scalars
+from attngen.codegen.source import KernelConfig, KernelSource, Manifest, Parameter
+from attngen.codegen.target import Target, find_target
+from attngen.ir.nodes import Variant
+from attngen.ir.walk import stages
+
+__all__ = ["generate", "manifest"]
+
+
+def generate(variant: Variant, config: KernelConfig) -> KernelSource:
+    """The kernel of a specialised, fully lowered variant; the same input gives the same bytes."""
+    target = find_target(config.target)
+    fast = ("-DATTNGEN_FAST_MATH=1",) if config.fast_math else ()
+    return KernelSource(
+        files=cpu.kernel_files(variant, config, target),
+        main=cpu.MAIN,
+        flags=(*target.flags, *fast),
+        manifest=manifest(variant, config, target),
+    )
+
+
+def manifest(variant: Variant, config: KernelConfig, target: Target) -> Manifest:
+    """What the runtime must know of the kernel."""
+    return Manifest(
+        variant=variant.name,
+        config=config,
+        parameters=_parameters(variant),
+        softmax=variant.softmax,
+        has_mask=variant.mask is not None,
+        has_sink=variant.sink is not None,
+        has_output=variant.output is not None,
+        has_key=variant.key is not None,
+        key_bounds=bound_programs(variant),
+        tiles=target.tiles,
+        logit_bound=variant.logit_bound,
+        isa=target.isa,
+        lines={name: stage.span.line for name, stage in stages(variant) if stage.span.line > 0},
+    )
+
+
+def _parameters(variant: Variant) -> tuple[Parameter, ...]:
+    """Scalars, then tensors: the order of the functor's argument words."""
+    planned = plan_scalars(variant)
+    scalars = (
+        Parameter(p.name, p.type, None, "plan" if p.name in planned else "run", p.default, p.range)
+        for p in variant.scalars
+    )
+    tensors = (Parameter(p.name, p.dtype, p.dims, "run", None, p.range) for p in variant.tensors)
+    return (*scalars, *tensors)

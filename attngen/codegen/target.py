@@ -1,0 +1,49 @@
+"""What can be compiled for: one row a target, with the compiler flags, the vector width and the tiles it implies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from attngen.codegen.source import Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A CPU: `isa` are the /proc/cpuinfo flags that its code needs, `width` the f32 lanes of a vector."""
+
+    name: str
+    width: int
+    amx: bool
+    flags: tuple[str, ...]
+    isa: tuple[str, ...]
+    tiles: tuple[Tile, ...]
+
+
+_TILES: Final = (
+    Tile(rows=16, keys=128, a=1.0, b=1.0, c=0.1),
+    Tile(rows=64, keys=128, a=2.0, b=3.0, c=0.4),
+)
+_AVX2: Final = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
+_AVX512: Final = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
+_AMX: Final = (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
+_ISA_AVX2: Final = ("avx2", "fma", "f16c", "bmi2")
+_ISA_AVX512: Final = (*_ISA_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_ISA_AMX: Final = (*_ISA_AVX512, "avx512_bf16", "amx_tile", "amx_bf16")
+
+# The best first: "cpu" is the first that a machine can run.
+TARGETS: Final[dict[str, Target]] = {
+    row.name: row
+    for row in (
+        Target("cpu-amx", 16, True, _AMX, _ISA_AMX, _TILES),
+        Target("cpu-avx512", 16, False, _AVX512, _ISA_AVX512, _TILES),
+        Target("cpu-avx2", 8, False, _AVX2, _ISA_AVX2, _TILES),
+    )
+}
+
+
+def find_target(name: str) -> Target:
+    """The row of that name, or a ValueError that lists the known ones."""
+    if name not in TARGETS:
+        raise ValueError(f"target: got {name!r}, needs one of {', '.join(TARGETS)}")
+    return TARGETS[name]
