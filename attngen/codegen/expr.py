@@ -6,6 +6,7 @@ libm, so that one text serves scalars and vectors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -29,13 +30,13 @@ from attngen.codegen.cxx_ops import (
 )
 from attngen.codegen.graph import Graph, Node
 from attngen.codegen.overflow import Range, exact_range, integer_range, within
-from attngen.errors import Span
+from attngen.errors import NOWHERE, Span
 from attngen.ir.types import LIMITS
 
 LINE: Final = 88  # a longer operand becomes a statement
 _BITWISE: Final = (BIT_AND, BIT_XOR, BIT_OR)
 _RESERVED: Final = KEYWORDS | {
-    "row", "column", "lane", "lanes", "s", "lse", "at", "args", "F", "I", "Row", "Column", "Lanes", "d", "simd", "math",
+    "row", "column", "lane", "lanes", "s", "lse", "at", "args", "F", "I", "Row", "Column", "Lanes", "simd", "math",
     "select", "narrow", "as_mask", "attngen", "scale_log2", "sizes", "query", "key", "value", "logits", "mask", "sink",
     "output", "value_scale", "std",
 }  # fmt: skip
@@ -84,11 +85,12 @@ class Identifiers:
         return Identifiers(self._taken)
 
     def named(self, wish: str) -> str:
-        """The wished name, or that with a number."""
-        name, count = wish, 0
+        """The wished name without the numbers that passes gave it, with a new number where it is taken."""
+        stem = re.sub(r"(?<=.)(_\d+)+$", "", wish)
+        name, count = stem, 0
         while name in self._taken:
             count += 1
-            name = f"{wish}_{count}"
+            name = f"{stem}_{count}"
         self._taken.add(name)
         return name
 
@@ -293,7 +295,7 @@ def over_lanes(head: str, body: Sequence[Statement], value: Text, span: Span) ->
     yield Statement(f"{head}([&](auto lane) {{", span)
     yield from (Statement(f"  {statement.text}", statement.span) for statement in body)
     yield Statement(f"  return {value};", span)
-    yield Statement("});", span)
+    yield Statement("});", NOWHERE)
 
 
 def tensor_member(name: str) -> str:

@@ -8,7 +8,16 @@ from pathlib import PurePath
 from typing import Final
 
 from attngen.codegen.cxx_ops import UNIFORM_TYPES, VARYING_TYPES, literal
-from attngen.codegen.expr import Emitter, Identifiers, Leaf, Statement, Text, over_lanes, tensor_member
+from attngen.codegen.expr import (
+    LINE,
+    Emitter,
+    Identifiers,
+    Leaf,
+    Statement,
+    Text,
+    over_lanes,
+    tensor_member,
+)
 from attngen.codegen.graph import Graph
 from attngen.codegen.render import HERE, render
 from attngen.codegen.source import KernelConfig
@@ -114,6 +123,7 @@ class _Functor:
 
     def _emitter(self, graph: Graph, leaves: Mapping[tuple[str, str], Leaf]) -> Emitter:
         taken = [name for _, name, _ in self.members] + [binding.name for binding in self.variant.bindings]
+        taken += [leaf.text for leaf in leaves.values()]
         return Emitter(graph, leaves, Identifiers(taken))
 
     def _value(self, expr: Expr, leaves: Leaves) -> tuple[list[Statement], Text, Emitter, int]:
@@ -176,7 +186,7 @@ class _Functor:
         variant = self.variant
         leaves = self._row_leaves() | self._column_leaves(varying=True) | {("index", "hk"): Leaf("row.hk")}
         leaves["var", "s"] = Leaf("s", varying=True)
-        body = ("return s;",) if variant.logits is None else self._returning(variant.logits, leaves, "F")
+        body = ("    return s;",) if variant.logits is None else self._returning(variant.logits, leaves, "F")
         hooks = [_hook(_ELEMENT, "F logits(F s, const Row& row, const Column<F, I>& column) const", body)]
         if variant.mask is not None:
             body = self._returning(variant.mask, leaves, "mask")
@@ -207,6 +217,16 @@ class _Functor:
         ]
 
     # The launch -----------------------------------------------------------------------------------
+
+    def _constructor_head(self, keep_sizes: bool, read_sizes: bool) -> str:
+        initialisers = ["sizes(sizes)"] if keep_sizes else []
+        initialisers += [f"{member}({value})" for _, member, value in self.members]
+        args = "const Word* args" if self.members else "const Word*"
+        head = f"{functor_name(self.variant)}({args}, Sizes{' sizes' if keep_sizes or read_sizes else ''})"
+        if not initialisers:
+            return head
+        line = f"{head} : {', '.join(initialisers)}"
+        return line if len(line) <= LINE else f"{head}\n      : " + ",\n        ".join(initialisers)
 
     def _constructor(self) -> tuple[str, ...]:
         statements = self._assigning(self._bindings("launch"), dict(self.launch), "")
@@ -282,15 +302,18 @@ class _Functor:
         """What the template prints; the order matters, since hooks decide which fields and tables exist."""
         scopes = self._scope_hooks()
         hooks = [*scopes, *self._element_hooks(), *self._vector_hooks()]
-        initialisers = ["sizes(sizes)", *(f"{member}({value})" for _, member, value in self.members)]
+        constructor = self._constructor()
+        bodies = "\n".join(line for hook in hooks for line in hook.body)
         return {
             "title": _title(self.variant, self.config),
             "name": functor_name(self.variant),
             "flags": self._flags(),
-            "parameters": [f"{kind} {member}" for kind, member, _ in self.members],
+            "parameters": [
+                *(["Sizes sizes"] if "sizes." in bodies else []),
+                *(f"{kind} {member}" for kind, member, _ in self.members),
+            ],
             "fields": self._fields(),
-            "initialisers": initialisers,
-            "constructor": self._constructor(),
+            "constructor": Hook("", self._constructor_head("sizes." in bodies, "sizes." in str(constructor)), constructor),
             "row_fields": [f"{UNIFORM_TYPES[b.value.type.base]} {b.name}" for b in self._bindings("row")],
             "column_fields": [self._column_field(b) for b in self._bindings("column")],
             "hooks": hooks,
@@ -312,8 +335,8 @@ def _mentions(text: str, name: str) -> bool:
 
 def _scoped(declaration: str, statements: Sequence[Statement], result: str) -> tuple[str, ...]:
     if not statements:
-        return ("return {at};",)
-    return (f"    {declaration}", *_lines(statements), HERE, f"    return {result};")
+        return ("    return {at};",)
+    return (f"    {declaration}", *_lines(statements), f"    return {result};")
 
 
 def _title(variant: Variant, config: KernelConfig) -> str:
@@ -325,11 +348,15 @@ def _title(variant: Variant, config: KernelConfig) -> str:
 def _lines(statements: Sequence[Statement]) -> tuple[str, ...]:
     """Indented lines, each under a `#line` that names its source where it has one."""
     lines: list[str] = []
+    file, line = "", 0  # where the compiler believes to be
     for statement in statements:
-        if statement.span.line > 0:
-            lines.append(_line_directive(statement.span))
+        span = statement.span
+        if span.line > 0 and (span.file, span.line) != (file, line):
+            lines.append(_line_directive(span))
+            file, line = span.file, span.line
         lines.append(f"    {statement.text}")
-    return tuple(lines)
+        line += 1
+    return (*lines, HERE) if any(text.startswith("#line") for text in lines) else tuple(lines)
 
 
 def _line_directive(span: Span) -> str:
