@@ -21,6 +21,7 @@ from attngen.codegen.expr import (
 from attngen.codegen.graph import Graph
 from attngen.codegen.render import HERE, render
 from attngen.codegen.source import KernelConfig
+from attngen.codegen.tables import tabulate
 from attngen.dtypes import STORAGE
 from attngen.errors import NOWHERE, Span
 from attngen.ir.nodes import Binding, Const, Expr, Variant
@@ -65,7 +66,7 @@ class _Functor:
     def __init__(self, variant: Variant, config: KernelConfig) -> None:
         if variant.functions:
             raise ValueError(f"variant {variant.name}: functions must be inlined before code is generated")
-        self.variant = variant
+        self.variant = variant = tabulate(variant)
         self.config = config
         self.members = self._parameters()
         self.launch = self._launch_leaves()
