@@ -224,6 +224,8 @@ def softmax_rules_hold(variant: Variant, level: int) -> Iterator[Problem]:
         yield "stage `sink`", variant.sink, "softmax is off"
     if not variant.softmax and variant.scale_log2 is not None:
         yield "scale_log2", variant.scale_log2, "softmax is off"
+    if not variant.softmax and variant.output is not None and "lse" in index_names(variant.output):
+        yield "stage `output`", variant.output, "there is no lse: softmax is off"
     if variant.logit_bound is not None and not variant.logit_bound >= 0:
         yield "logit_bound", None, f"it is {variant.logit_bound}"
 

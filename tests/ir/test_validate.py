@@ -179,6 +179,11 @@ WRONG: list[tuple[str, str, Callable[[], Variant]]] = [
     ("results_have_their_types", "build", lambda: logits(KV)),
     ("results_have_their_types", "bounds", lambda: variant(key_bounds=KeyBounds(f32(0.0), i32(0), i32(0), i32(0)))),
     ("softmax_rules_hold", "build", lambda: variant(softmax=False, sink=f32(0.0))),
+    (
+        "softmax_rules_hold",
+        "build",
+        lambda: variant(softmax=False, output=binary("*", Var("o", VEC), Index("lse", F32))),
+    ),
     ("softmax_rules_hold", "log2", lambda: variant(softmax=False, scale_log2=f32(1.0))),
     ("softmax_rules_hold", "logit_bound", lambda: variant(logit_bound=-1.0)),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from attngen.dsl import ast
@@ -27,17 +28,12 @@ def elaborate(report: Report, file_scope: Scope, node: ast.Attention, seen: set[
     scope = Scope(file_scope)
     scalars, tensors = _declarations(session, scope, node)
     given: dict[str, Expr] = {}
-    softmax = True
-    for item in node.items:
-        if not isinstance(item, ast.Stage):
-            continue
-        if item.name == "softmax":
-            softmax = stages.is_on(item)
-            continue
-        try:
-            given[item.name] = stages.elaborate(session, scope, item)
-        except Fault:
-            continue
+    all_stages = [item for item in node.items if isinstance(item, ast.Stage)]
+    softmax = all(stages.is_on(stage) for stage in all_stages if stage.name == "softmax")
+    for stage in all_stages:
+        if stage.name != "softmax":
+            with suppress(Fault):
+                given[stage.name] = stages.elaborate(session, scope, stage, softmax)
     _check_sink(report, node, softmax)
     check_rest(session, scope)
     if len(report.diagnostics) > before:

@@ -141,7 +141,8 @@ class Context:
             self.fail("vector-in-scalar-stage", f"{what} works on single numbers and has no lanes", span,
                       "use lanes in `query`, `key`, `value` or `output`")  # fmt: skip
         head = f"`{reader}` reads {listed}, which {place.title} can't see" if reader else None
-        self.fail("not-visible", head or f"{place.title} can't see {listed}", span, sees(place))
+        help = "`lse` exists in `output` alone, with softmax on" if missing == ["lse"] else sees(place)
+        self.fail("not-visible", head or f"{place.title} can't see {listed}", span, help)
 
     def at_run_time(self, what: str, span: Span, *, plural: bool = False) -> None:
         """Complain about a value of the run where a constant is needed."""

@@ -42,13 +42,14 @@ STAGES: Final[dict[str, StageRule]] = {
 INPUTS: Final = frozenset({"x", "v", "s", "o"})  # the names of stage inputs in the IR
 
 
-def elaborate(session: Session, scope: Scope, stage: ast.Stage) -> Expr:
-    """The expression of a stage."""
+def elaborate(session: Session, scope: Scope, stage: ast.Stage, softmax: bool) -> Expr:
+    """The expression of a stage; `lse` exists with softmax only."""
     rule = STAGES[stage.name]
     inner = Scope(scope)
     if stage.param is not None and rule.input is not None:
         inner.entries[stage.param.id] = Local(Var(rule.input, rule.takes, span=stage.param.span))
-    ctx = Context(session, inner, Place(f"stage `{stage.name}`", VISIBLE[stage.name], rule.lane))
+    visible = VISIBLE[stage.name] if softmax else VISIBLE[stage.name] - {"lse"}
+    ctx = Context(session, inner, Place(f"stage `{stage.name}`", visible, rule.lane))
     value = statements.single(ctx, stage.body)
     span = stage.body.result.span
     if stage.name == "mask" and value.type.base != "bool":

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from attngen.dsl import ast
-from attngen.errors import Span
 from attngen.ir.build import constants
 from attngen.ir.build.context import Context, Fault, as_index
-from attngen.ir.build.make import Bindings, is_atom, wrap
+from attngen.ir.build.make import Bindings, is_atom, renamed_copy, wrap
 from attngen.ir.build.scope import Broken, Constant, Local, Pack, Rows, RunTimeScalar, Scope, Unassigned
 from attngen.ir.nodes import Carry, Expr, Loop, Type, Var
 from attngen.ir.types import I32, describe, promote
 from attngen.ir.walk import free_vars
-
-_WIDENINGS: Final = 4  # i32, i64, f32 and vec: a carried value can't widen more often
 
 
 def block(ctx: Context, body: ast.Block) -> tuple[Bindings, Expr | Pack]:
@@ -118,100 +114,87 @@ def _assigned(statements: Iterable[ast.Statement]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Iteration:
-    """A loop's body, which is elaborated anew for each value it must give, so that names stay unique."""
+    """One turn of a loop: the counter, the carried names as they come in, and what each is when it goes out."""
 
-    ctx: Context
-    node: ast.For
-    types: Mapping[str, Type]  # of the carried names
-
-    def start(self) -> tuple[Var, dict[str, Var]]:
-        """Fresh variables for the counter and for the carried names."""
-        ctx, span = self.ctx, self.node.span
-        counter = Var(ctx.fresh(self.node.variable.id), I32, span=self.node.variable.span)
-        return counter, {name: Var(ctx.fresh(name), type, span=span) for name, type in self.types.items()}
-
-    def next(self, counter: Var, carried: Mapping[str, Var], name: str) -> Expr:
-        """The value of `name` after one iteration."""
-        scope = Scope(self.ctx.scope)
-        scope.entries[self.node.variable.id] = Local(counter)
-        scope.entries.update((name, Local(var)) for name, var in carried.items())
-        inner = self.ctx.within(scope)
-        bindings: Bindings = []
-        if _run(inner, self.node.body, bindings):
-            raise Fault
-        entry = scope.entries[name]
-        if not isinstance(entry, Local):
-            inner.fail("not-a-value", f"`{name}` is a value before the loop and none after it", self.node.span)
-        return wrap(bindings, entry.expr)
+    counter: Var
+    before: dict[str, Var]
+    after: dict[str, Expr]
 
 
 def _loop(ctx: Context, node: ast.For, bindings: Bindings) -> None:
     _check_target(ctx, node.variable)
     count = constants.count(ctx, node.count)
     assigned = _assigned(node.body)
-    before = {name: ctx.scope.lookup(name) for name in assigned}
-    inits = {name: entry.expr for name, entry in before.items() if isinstance(entry, Local)}
-    types = _stable_types(ctx, node, inits)
-    results = {name: _loop_value(_Iteration(ctx, node, types), count, inits, name) for name in inits}
+    entries = {name: ctx.scope.lookup(name) for name in assigned}
+    inits = {name: entry.expr for name, entry in entries.items() if isinstance(entry, Local)}
+    iteration = _stable_iteration(ctx, node, inits)
+    results = {name: _loop_value(ctx, node, iteration, count, inits, name) for name in inits}
     for name in assigned:
         if name in results:
             ctx.scope.entries[name] = Local(_bound(ctx, name, results[name], bindings))
         else:
-            ctx.scope.entries[name] = Broken() if isinstance(before[name], Broken) else Unassigned()
+            ctx.scope.entries[name] = Broken() if isinstance(entries[name], Broken) else Unassigned()
 
 
-def _stable_types(ctx: Context, node: ast.For, inits: Mapping[str, Expr]) -> dict[str, Type]:
-    """The types of carried values: wide enough for what they start with and for what each iteration makes of them."""
+def _stable_iteration(ctx: Context, node: ast.For, inits: Mapping[str, Expr]) -> _Iteration:
+    """A turn whose carried names are wide enough for what they start with and for what each turn makes of them."""
     types = {name: init.type for name, init in inits.items()}
-    for _ in range(_WIDENINGS * max(1, len(types))):
-        iteration = _Iteration(ctx, node, types)
-        counter, carried = iteration.start()
-        if not carried:
-            _check_body(iteration, counter)
-        wider = {}
+    while True:
+        iteration = _iteration(ctx, node, types)
+        wider: dict[str, Type] = {}
         for name, type in types.items():
-            made = iteration.next(counter, carried, name).type
+            made = iteration.after[name].type
             met = promote(type, made)
             if met is None:
                 ctx.fail("wrong-type", f"`{name}` is {describe(type)} before the loop and {describe(made)} after it",
                          node.span, "give it one type")  # fmt: skip
             wider[name] = met
-        if wider == types:
-            break
+        if wider == types:  # types only widen, and there are few of them
+            return iteration
         types = wider
-    return types
 
 
-def _check_body(iteration: _Iteration, counter: Var) -> None:
-    """Report the mistakes of a loop that carries nothing."""
-    scope = Scope(iteration.ctx.scope)
-    scope.entries[iteration.node.variable.id] = Local(counter)
-    if _run(iteration.ctx.within(scope), iteration.node.body, []):
+def _iteration(ctx: Context, node: ast.For, types: Mapping[str, Type]) -> _Iteration:
+    scope = Scope(ctx.scope)
+    counter = Var(ctx.fresh(node.variable.id), I32, span=node.variable.span)
+    before = {name: Var(ctx.fresh(name), type, span=node.span) for name, type in types.items()}
+    scope.entries[node.variable.id] = Local(counter)
+    scope.entries.update((name, Local(var)) for name, var in before.items())
+    inner = ctx.within(scope)
+    bindings: Bindings = []
+    if _run(inner, node.body, bindings):
         raise Fault
+    after: dict[str, Expr] = {}
+    for name in types:
+        entry = scope.entries[name]
+        if not isinstance(entry, Local):
+            inner.fail("not-a-value", f"`{name}` is a value before the loop and none after it", node.span)
+        after[name] = wrap(bindings, entry.expr)
+    return _Iteration(counter, before, after)
 
 
-def _loop_value(iteration: _Iteration, count: Expr, inits: Mapping[str, Expr], result: str) -> Expr:
-    """The value of one carried name after the loop, carrying only what it depends on."""
-    ctx, span = iteration.ctx, iteration.node.span
-    counter, variables = iteration.start()
-    nexts: dict[str, Expr] = {}
+def _loop_value(
+    ctx: Context, node: ast.For, iteration: _Iteration, count: Expr, inits: Mapping[str, Expr], result: str
+) -> Expr:
+    """The value of one carried name after the loop, carrying only what it depends on, under names of its own."""
+    needed: set[str] = set()
     pending = [result]
     while pending:
         name = pending.pop()
-        if name in nexts:
-            continue
-        nexts[name] = iteration.next(counter, variables, name)
-        used = free_vars(nexts[name])
-        pending.extend(other for other, var in variables.items() if var.name in used)
+        if name not in needed:
+            needed.add(name)
+            used = free_vars(iteration.after[name])
+            pending.extend(other for other, var in iteration.before.items() if var.name in used)
+    counter = ctx.fresh(node.variable.id)
+    own = {name: ctx.fresh(name) for name in inits if name in needed}
+    renamed = {iteration.counter.name: counter, **{iteration.before[name].name: new for name, new in own.items()}}
 
     def carry(name: str) -> Carry:
-        type = iteration.types[name]
-        init, after = (_as(ctx, expr, type, name, span) for expr in (inits[name], nexts[name]))
-        return Carry(variables[name].name, init, after)
+        type = iteration.before[name].type
+        after = renamed_copy(ctx.session.names, iteration.after[name], renamed)
+        what = f"`{name}`"
+        return Carry(own[name], ctx.convert(inits[name], type, what, node.span),
+                     ctx.convert(after, type, what, node.span))  # fmt: skip
 
-    carried = tuple(carry(name) for name in inits if name in nexts)
-    return Loop(counter.name, count, carried, variables[result].name, iteration.types[result], span=span)
-
-
-def _as(ctx: Context, expr: Expr, type: Type, name: str, span: Span) -> Expr:
-    return ctx.convert(expr, type, f"`{name}`", span)
+    carried = tuple(carry(name) for name in own)
+    return Loop(counter, count, carried, own[result], iteration.before[result].type, span=node.span)
