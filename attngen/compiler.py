@@ -16,24 +16,22 @@ from attngen.codegen.source import KernelConfig, KernelSource
 from attngen.dsl.ast import Module
 from attngen.errors import AttnError, Diagnostic
 from attngen.ir.nodes import Variant
-from attngen.ir.passes import PASSES
-from attngen.ir.specialise import specialise
 from attngen.tracing import Trace, environment_trace, no_trace
 
 __all__ = ["STAGES", "build", "check", "check_module", "environment_trace", "lower", "parse"]
 
-STAGES: Final = ("ast", "ir", "specialise", *(rewrite.__name__ for rewrite in PASSES), "functor", "kernel")
+STAGES: Final = ("ast", "ir", "specialise", *(rewrite.__name__ for rewrite in ir.PASSES), "functor", "kernel")
 
 
 def lower(module: Module, name: str, config: KernelConfig, trace: Trace = no_trace) -> KernelSource:
     """The kernel of one variant in one configuration; raises AttnError with every mistake that a stage finds."""
     trace("ast", module)
     variant = trace("ir", build(module, name))
-    variant = trace("specialise", specialise(variant, config.head_dim, config.head_dim_v))
-    for rewrite in PASSES:
+    variant = trace("specialise", ir.specialise(variant, config.head_dim, config.head_dim_v))
+    for rewrite in ir.PASSES:
         variant = trace(rewrite.__name__, rewrite(variant))
         if env.check_ir():
-            ir.validate(variant)
+            ir.validate(variant, rewrite.__name__)
     source = trace("functor", generate(variant, config))
     return trace("kernel", source)
 

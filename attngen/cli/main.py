@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
+from attngen import __version__
 from attngen.cli import bench, build, cache, check, doctor, run, show
 from attngen.cli.report import BAD_CALL, BAD_ENVIRONMENT, BAD_VARIANT, CallError
 from attngen.errors import AttnError, EnvironmentFault
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compile attention variants and run them over any KV-cache layout.",
         epilog="Exit status: 0 fine, 1 the variant is wrong, 2 the call is wrong, 3 the machine lacks something.",
     )
-    parser.add_argument("--version", action="version", version=f"attngen {version('attngen')}")
+    parser.add_argument("--version", action="version", version=f"attngen {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(commands)
