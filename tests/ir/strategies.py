@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -340,22 +341,21 @@ class World:
         return Environment(indices, self.scalars, self.tensors, self.inputs, named, LANES)
 
 
-def _nested(shape: tuple[int, ...], item: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    for size in reversed(shape):
-        item = st.lists(item, min_size=size, max_size=size)
-    return item
-
-
 _SINGLES = st.one_of(FLOATS, st.floats(-8.0, 8.0, width=32), st.just(float("nan")))
-_TENSOR_VALUES = {
-    "slope": _SINGLES,
-    "bias": st.floats(-2.0, 1.75, width=32),
-    "doc": st.integers(0, 3),
-    "off": st.one_of(st.integers(-3, 30), st.just(2**31 - 1)),
-    "far": st.integers(-(2**40), 2**40),
-    "hot": st.booleans(),
-    "level": _SINGLES,
+_RARE_FLOATS = (0.0, -0.0, 1e30, float("inf"), float("nan"), 0.1)
+_TENSOR_VALUES: dict[str, Callable[[random.Random], Any]] = {
+    "slope": lambda r: r.choice(_RARE_FLOATS) if r.random() < 0.2 else r.randint(-64, 64) / 8,
+    "bias": lambda r: r.randint(-16, 15) / 8,
+    "doc": lambda r: r.randint(0, 3),
+    "off": lambda r: 2**31 - 1 if r.random() < 0.1 else r.randint(-3, 30),
+    "far": lambda r: r.randint(-(2**40), 2**40),
+    "hot": lambda r: r.random() < 0.5,
+    "level": lambda r: r.randint(-64, 64) / 8,
 }
+
+
+def _nested(shape: tuple[int, ...], item: Callable[[], Any]) -> Any:
+    return [_nested(shape[1:], item) for _ in range(shape[0])] if shape else item()
 
 
 @st.composite
@@ -369,7 +369,8 @@ def worlds(draw: Any) -> World:
         "group": 2, "Hq": 4, "Hk": 2, "D": LANES, "Dv": LANES,
     }  # fmt: skip
     scalars = draw(scalar_values())
-    tensors = {name: draw(_nested(shape, _TENSOR_VALUES[name])) for name, shape in _TENSOR_SHAPES.items()}
+    source = random.Random(draw(st.integers(0, 2**32)))
+    tensors = {n: _nested(shape, lambda n=n: _TENSOR_VALUES[n](source)) for n, shape in _TENSOR_SHAPES.items()}
     vec = st.lists(_SINGLES, min_size=LANES, max_size=LANES).map(tuple)
     inputs = {"x": draw(vec), "v": draw(vec), "o": draw(vec), "s": draw(_SINGLES)}
     return World(indices, scalars, tensors, inputs)
