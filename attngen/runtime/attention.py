@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import torch
@@ -23,11 +24,18 @@ __all__ = ["Attention", "BlockSparse", "Dense", "Level", "Limits", "Paged", "Rag
 _LSE_SCALE: Final = {"natural": math.log(2.0), "log2": 1.0}
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a state comes from: the base of its lse (None with softmax off) and why it can't be merged, if it can't."""
+
+    lse: Literal["natural", "log2"] | None
+    unmergeable: str | None = None
+
+
 class State(tuple[torch.Tensor, "torch.Tensor | None"]):
     """(out, lse) as a run gives it, which knows whether it may be merged."""
 
-    base: Literal["natural", "log2"] | None  # of the lse; None with softmax off, where states add
-    unmergeable: str | None  # why, where it may not
+    origin: Origin
 
 
 class Attention:
@@ -57,7 +65,8 @@ class Attention:
         )
         self._scalars = [place for place, p in enumerate(manifest.parameters) if p.phase == "plan"]
         self._has_lse = manifest.softmax
-        self._unmergeable = _unmergeable(manifest)
+        self._raw_origin = Origin(self.options.lse if manifest.softmax else None)
+        self._origin = Origin(self._raw_origin.lse, _unmergeable(manifest))
 
     @property
     def manifest(self) -> Manifest:
@@ -124,8 +133,7 @@ class Attention:
             lse = self._fresh(q, (self.options.num_qo_heads,), torch.float32)
         self._run(q, k, v, out, lse, raw, *self._run_slots.place(params))
         state = State((out, lse))
-        state.base = self.options.lse if self._has_lse else None
-        state.unmergeable = None if raw else self._unmergeable
+        state.origin = self._raw_origin if raw else self._origin
         return state
 
     def plan_stats(self) -> dict[str, Any]:
@@ -156,7 +164,9 @@ class Attention:
         return run, planned
 
     def _fresh(self, q: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        rows = q.shape[0] if len(q.shape) else 0
+        if not getattr(q, "shape", ()):
+            raise ValueError(f"argument `q` is a {type(q).__name__}; it needs a tensor [rows, Hq, D]")
+        rows = q.shape[0]
         tensor = torch.empty((rows, *shape), dtype=dtype)
         if rows > self._rows:
             tensor[self._rows :].zero_()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from attngen.runtime import host
-from attngen.runtime.attention import State
+from attngen.runtime.attention import Origin, State
 from attngen.runtime.setup import thread_count
 
 
@@ -36,8 +36,7 @@ def merge(
     tensors = [tensor for state in states for tensor in state]
     host.library().merge(out, merged_lse, lse == "natural", thread_count(), *tensors)
     merged = State((out, merged_lse))
-    merged.base = None if merged_lse is None else lse
-    merged.unmergeable = None
+    merged.origin = Origin(None if merged_lse is None else lse)
     return merged
 
 
@@ -46,7 +45,8 @@ def _check(state: Any, number: int, lse: str) -> None:
         raise ValueError(f"states[{number}] is a {type(state).__name__}; it needs (out, lse)")
     if not isinstance(state, State):
         return
-    if state.unmergeable:
-        raise ValueError(f"states[{number}] can't be merged: {state.unmergeable}")
-    if state.base is not None and state.base != lse:
-        raise ValueError(f"states[{number}] has an lse of base {state.base!r}; merge was asked for {lse!r}")
+    origin = state.origin
+    if origin.unmergeable:
+        raise ValueError(f"states[{number}] can't be merged: {origin.unmergeable}")
+    if origin.lse not in (None, lse):
+        raise ValueError(f"states[{number}] has an lse of base {origin.lse!r}; merge was asked for {lse!r}")

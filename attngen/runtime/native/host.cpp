@@ -61,6 +61,14 @@ std::string describe(const DLTensor& tensor) {
 
 namespace {
 
+// What Python calls the type of a value that is neither a number nor a tensor.
+std::string type_name(const ffi::AnyView& any) {
+  const std::string key = any.GetTypeKey();
+  if (key.find("Str") != std::string::npos) return "str";
+  if (key.find("Array") != std::string::npos || key.find("List") != std::string::npos) return "list";
+  return key.find("Map") != std::string::npos || key.find("Dict") != std::string::npos ? "dict" : "Python object";
+}
+
 Value read_value(const ffi::AnyView& any) {
   Value value;
   switch (any.type_index()) {
@@ -83,7 +91,7 @@ Value read_value(const ffi::AnyView& any) {
         value.tensor = *tensor;
       } else {
         value.kind = Value::Kind::kOther;
-        value.type = any.GetTypeKey();
+        value.type = type_name(any);
       }
   }
   return value;
@@ -91,7 +99,11 @@ Value read_value(const ffi::AnyView& any) {
 
 const DLTensor* read_tensor(const ffi::AnyView& any, const char* name) {
   const auto tensor = any.try_cast<DLTensor*>();
-  if (!tensor) refuse(std::string("argument `") + name + "` is a " + std::string(any.GetTypeKey()) + "; it needs a tensor");
+  if (!tensor) {
+    const Value value = read_value(any);
+    const bool other = value.kind == Value::Kind::kOther;
+    refuse(std::string("argument `") + name + "` is a " + (other ? value.type : "number or None") + "; it needs a tensor");
+  }
   return *tensor;
 }
 
