@@ -1,4 +1,4 @@
-"""Files that are almost right: whatever is done to an example, it builds a valid variant or shows a mistake with a cure."""
+"""Files that are almost right: a changed example builds a valid variant or shows its mistake, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,59 +19,10 @@ SOURCES = [
     for path in sorted(ROOT.glob(pattern))
 ]
 TOKEN = re.compile(r"\w+|\s+|[^\w\s]+")
-REPLACEMENTS = [
-    "b",
-    "h",
-    "hk",
-    "q",
-    "kv",
-    "pos",
-    "row",
-    "slot",
-    "q_len",
-    "lse",
-    "D",
-    "Dv",
-    "d",
-    "s",
-    "x",
-    "v",
-    "0",
-    "1",
-    "-1",
-    "2.5",
-    "true",
-    "inf",
-    "3000000000",
-    "i64",
-    "f32",
-    "sum",
-    "mean",
-    "max",
-    "exp",
-    "rotate_half",
-    "causal",
-    "window",
-    "window(4)",
-    "in_document",
-    "in_document[causal]",
-    "rope",
-    "(1,2)",
-    "x[0]",
-    "t[h]",
-    "n",
-    "KV",
-    "+",
-    "*",
-    "//",
-    "%",
-    "&",
-    "|",
-    "<",
-    "==",
-    "**",
-    "<<",
-]
+WORDS = """
+b h hk q kv pos row slot q_len lse D Dv d s x v n 0 1 -1 2.5 true inf 3000000000 i64 f32 sum mean max exp rotate_half KV
+causal window window(4) in_document in_document[causal] rope (1,2) x[0] t[h] + * // % & | < == ** <<
+"""
 
 
 @st.composite
@@ -80,11 +31,11 @@ def mutants(draw: st.DrawFn) -> str:
     tokens = TOKEN.findall(draw(st.sampled_from(SOURCES)))
     words = [i for i, token in enumerate(tokens) if token.strip()]
     for _ in range(draw(st.integers(1, 3))):
-        tokens[draw(st.sampled_from(words))] = draw(st.sampled_from(REPLACEMENTS))
+        tokens[draw(st.sampled_from(words))] = draw(st.sampled_from(WORDS.split()))
     return "".join(tokens)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(mutants())
 def test_mutants_build_or_show_their_mistake(text: str) -> None:
     try:
