@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -28,6 +29,7 @@ from attngen.ir.nodes import (
     Var,
     Variant,
 )
+from attngen.ir.numbers import round_f32
 from attngen.ir.walk import BOUNDS, STAGES, let_spine
 
 _BINDING: Final = {
@@ -184,6 +186,10 @@ def _list(exprs: Sequence[Expr]) -> str:
 
 
 def _number(value: bool | int | float) -> str:
+    """The shortest text that gives the same value (as a 32-bit float where it is one)."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and math.isfinite(value) and round_f32(value) == value:
+        texts = (repr(float(f"{value:.{digits}g}")) for digits in range(1, 10))
+        return next(text for text in texts if round_f32(float(text)) == value)
     return repr(value)
