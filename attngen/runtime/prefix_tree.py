@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -65,7 +66,7 @@ def prefix_tree(
     batch = len(rows) - 1
     if len(indptr) != batch + 1:
         raise ValueError(f"kv_indptr has {len(indptr)} entries, need {batch + 1} (requests + 1)")
-    pages = [indices[begin:end] for begin, end in zip(indptr, indptr[1:], strict=False)]
+    pages = [indices[begin:end] for begin, end in pairwise(indptr)]
     if kv_len is not None:
         lengths = _numbers(kv_len)
     else:
@@ -126,9 +127,7 @@ def _level(nodes: _Nodes, rows: list[int], page_size: int) -> Level:
         kv_indptr=_tensor(_sums(len(nodes.pages[i]) for i in order)),
         kv_indices=_tensor(page for i in order for page in nodes.pages[i]),
         kv_len=_tensor(nodes.keys[i] for i in order),
-        kv_positions=_tensor(
-            (nodes.first_page[i] + j) * page_size for i in order for j in range(len(nodes.pages[i]))
-        ),
+        kv_positions=_tensor((nodes.first_page[i] + j) * page_size for i in order for j in range(len(nodes.pages[i]))),
         block_size=page_size,
     )
 

@@ -10,7 +10,6 @@ from itertools import accumulate
 
 from attngen.codegen.source import Tile
 from attngen.runtime import host
-
 from attngen.runtime.limits import Limits, PlanConfig
 from attngen.runtime.plan import Item, Level, Plan, Planner
 

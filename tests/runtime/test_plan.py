@@ -82,9 +82,7 @@ def test_levels_cover_every_key_once(
         return
     changes, scalars, allowed = with_mask(mask)
     limits = Limits(batch=len(shape), q_tokens=sum(q_len), kv_tokens=sum(kv_len), levels=2)
-    config = plans.make_config(
-        batch, num_qo_heads=6, num_workers=workers, tiles=tiles, limits=limits, **changes
-    )
+    config = plans.make_config(batch, num_qo_heads=6, num_workers=workers, tiles=tiles, limits=limits, **changes)
     planner = plans.make_planner(config)
     planner.plan(qo_indptr=batch.qo_indptr, kv_len=kv_len, levels=plans.levels_of(batch, shared), scalars=scalars)
     plans.check_plan(planner.read(), config, batch, allowed)
@@ -185,12 +183,8 @@ def test_affine_cost_stays_near_the_mean(q_len: list[int], workers: int, a: int,
 
 
 @FEW
-@given(
-    st.lists(st.tuples(st.integers(0, 70), st.integers(0, 3000)), min_size=1, max_size=5), st.integers(1, 9), masks
-)
-def test_batch_invariant_pieces_are_a_requests_own(
-    shape: list[tuple[int, int]], workers: int, mask: str
-) -> None:
+@given(st.lists(st.tuples(st.integers(0, 70), st.integers(0, 3000)), min_size=1, max_size=5), st.integers(1, 9), masks)
+def test_batch_invariant_pieces_are_a_requests_own(shape: list[tuple[int, int]], workers: int, mask: str) -> None:
     changes, scalars, _ = with_mask(mask)
     batch = plans.paged_batch([q for q, _ in shape], [kv for _, kv in shape], 16)
     tiles = (Tile(16, 16, 1.0, 1.0, 1.0), Tile(64, 32, 1.0, 2.0, 1.0))
@@ -198,8 +192,9 @@ def test_batch_invariant_pieces_are_a_requests_own(
     planner = plans.make_planner(config)
 
     def pieces(which: list[int]) -> list[set[tuple[int, ...]]]:
-        part = plans.Batch([batch.q_len[b] for b in which], [batch.kv_len[b] for b in which], 16,
-                           [batch.pages[b] for b in which])
+        part = plans.Batch(
+            [batch.q_len[b] for b in which], [batch.kv_len[b] for b in which], 16, [batch.pages[b] for b in which]
+        )
         planner.plan(**part.paged(), scalars=scalars)
         plan = planner.read()
         found: list[set[tuple[int, ...]]] = [set() for _ in which]
@@ -281,7 +276,9 @@ def test_heads_of_a_tile_are_neighbours() -> None:
     plan = planner.read()
     for first in range(0, 264, 8):
         queues = [plan.queue(worker) for worker in range(first, first + 8)]
-        assert [item.kv_head for queue in queues for item in queue[:1]] == list(range(8))[: len([q for q in queues if q])]
+        assert [item.kv_head for queue in queues for item in queue[:1]] == list(range(8))[
+            : len([q for q in queues if q])
+        ]
         assert len({tuple((i.request, i.kv_begin, i.kv_end) for i in queue) for queue in queues}) == 1
 
 
@@ -333,7 +330,9 @@ def test_affine_storages() -> None:
 def test_block_sparse(data: st.DataObject) -> None:
     q_len, kv_len, rows, size = 11, 37, 4, 5
     lists = [
-        data.draw(st.lists(st.integers(0, 7), unique=True, max_size=8).map(sorted if data.draw(st.booleans()) else list))
+        data.draw(
+            st.lists(st.integers(0, 7), unique=True, max_size=8).map(sorted if data.draw(st.booleans()) else list)
+        )
         for _ in range(3)
     ]
     indptr = [0]

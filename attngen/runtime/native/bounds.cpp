@@ -32,23 +32,6 @@ std::int64_t floor_div(std::int64_t a, std::int64_t b) {
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
-std::int64_t binary(BoundOp op, std::int64_t a, std::int64_t b) {
-  switch (op) {
-    case BoundOp::kAdd: return a + b;
-    case BoundOp::kSub: return a - b;
-    case BoundOp::kMul: return a * b;
-    case BoundOp::kFloorDiv: return floor_div(a, b);
-    case BoundOp::kMod: return b == 0 ? 0 : a - b * floor_div(a, b);
-    case BoundOp::kMin: return std::min(a, b);
-    case BoundOp::kMax: return std::max(a, b);
-    case BoundOp::kLess: return a < b;
-    case BoundOp::kLessEqual: return a <= b;
-    case BoundOp::kEqual: return a == b;
-    case BoundOp::kAnd: return a & b;
-    default: return a | b;
-  }
-}
-
 bool fits(std::int64_t value) {
   return value >= std::numeric_limits<std::int32_t>::min() && value <= std::numeric_limits<std::int32_t>::max();
 }
@@ -56,29 +39,31 @@ bool fits(std::int64_t value) {
 // Runs one program; false where a value leaves 32 bits.  Values on the stack fit 32 bits, so nothing overflows 64.
 bool run(const KeyBounds::Program& program, const std::int64_t* args, const std::int64_t* scalars,
          std::int64_t* stack, std::int64_t* result) {
-  std::int64_t* top = stack;  // one past the last value
+  std::int64_t* top = stack - 1;  // the last value
   for (const auto& [op, operand] : program) {
-    std::int64_t value;
-    switch (operands(op)) {
-      case 0:
-        value = op == BoundOp::kConst ? operand : operand < kFixedArgs ? args[operand] : scalars[operand - kFixedArgs];
-        break;
-      case 1:
-        value = *--top;
-        value = op == BoundOp::kNeg ? -value : op == BoundOp::kAbs ? (value < 0 ? -value : value) : value == 0;
-        break;
-      case 3:
-        top -= 3;
-        value = top[0] != 0 ? top[1] : top[2];
-        break;
-      default:
-        top -= 2;
-        value = binary(op, top[0], top[1]);
+    switch (op) {
+      case BoundOp::kConst: *++top = operand; break;
+      case BoundOp::kArg: *++top = operand < kFixedArgs ? args[operand] : scalars[operand - kFixedArgs]; break;
+      case BoundOp::kAdd: --top, *top += top[1]; break;
+      case BoundOp::kSub: --top, *top -= top[1]; break;
+      case BoundOp::kMul: --top, *top *= top[1]; break;
+      case BoundOp::kFloorDiv: --top, *top = floor_div(*top, top[1]); break;
+      case BoundOp::kMod: --top, *top = top[1] == 0 ? 0 : *top - top[1] * floor_div(*top, top[1]); break;
+      case BoundOp::kMin: --top, *top = std::min(*top, top[1]); break;
+      case BoundOp::kMax: --top, *top = std::max(*top, top[1]); break;
+      case BoundOp::kNeg: *top = -*top; break;
+      case BoundOp::kAbs: *top = *top < 0 ? -*top : *top; break;
+      case BoundOp::kLess: --top, *top = *top < top[1]; break;
+      case BoundOp::kLessEqual: --top, *top = *top <= top[1]; break;
+      case BoundOp::kEqual: --top, *top = *top == top[1]; break;
+      case BoundOp::kAnd: --top, *top &= top[1]; break;
+      case BoundOp::kOr: --top, *top |= top[1]; break;
+      case BoundOp::kNot: *top = *top == 0; break;
+      case BoundOp::kSelect: top -= 2, *top = *top != 0 ? top[1] : top[2]; break;
     }
-    if (!fits(value)) return false;
-    *top++ = value;
+    if (!fits(*top)) return false;
   }
-  *result = top[-1];
+  *result = *top;
   return true;
 }
 

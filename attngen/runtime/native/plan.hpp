@@ -81,13 +81,13 @@ enum class Order : std::int8_t { kShifted, kSorted, kUnsorted };
 
 // Token rows of one view that visit one key list.
 struct BlockRow {
-  std::int64_t list;              // first block, as an item names it
-  std::int32_t level;
-  std::int32_t token_begin, token_end;
-  std::int32_t keys;              // length of the list
-  std::int32_t shift;             // kShifted: position of key 0
-  Order order;
-  const std::int32_t* positions;  // kSorted: of each block's first key
+  std::int64_t list = 0;  // first block, as an item names it
+  std::int32_t level = 0;
+  std::int32_t token_begin = 0, token_end = 0;
+  std::int32_t keys = 0;   // length of the list
+  std::int32_t shift = 0;  // kShifted: position of key 0
+  Order order = Order::kShifted;
+  const std::int32_t* positions = nullptr;  // kSorted: of each block's first key
 };
 
 // A tile of packed rows against a range of one key list, for every KV head.
@@ -129,6 +129,8 @@ class Planner {
   void lay_out(const Input& input);
   void read_lists(const Input& input);
   void read_block_rows(const Input& input);
+  void add_row(std::int64_t list, std::int32_t level, std::int32_t token_begin, std::int32_t token_end,
+               std::int32_t keys);
   void read_level(const LevelInput& input, std::int32_t level);
   void copy_lists(const char* prefix, std::int32_t level, const Ints& indices, const Ints& positions,
                   std::int64_t entries, std::int32_t block_size, std::size_t first_row, bool by_index);
@@ -142,7 +144,7 @@ class Planner {
   void divide();
   void divide_row(const BlockRow& row, std::int32_t token_begin, std::int32_t token_end);
   void divide_shared_row(const BlockRow& row);
-  Task make_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count) const;
+  void add_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count);
   std::int32_t tile_for(std::int64_t packed_rows) const;
   std::int32_t token_row(const BlockRow& row, std::int32_t token) const;
   void find_units();
@@ -163,8 +165,8 @@ class Planner {
   void emit();
   void join();
   void sort_pieces();
-  Item make_item(const Piece& piece) const;
-  void write_worker(std::int32_t local, Item* items, Segment* segments, std::int32_t* worker_at);
+  void make_items();
+  void write_worker(std::int32_t local, Item* items, Segment* segments, std::int32_t* worker_at) const;
   void write_merges(Merge* merges, std::int32_t* parts) const;
 
   const Task& task_at(std::int32_t i) const { return tasks_[static_cast<std::size_t>(i)]; }
@@ -203,6 +205,8 @@ class Planner {
   std::vector<Merge> merges_;
   std::vector<std::int32_t> merge_rows_;      // first partial row of each merge
   std::vector<std::int32_t> order_;           // pieces by worker
+  std::vector<Item> items_;                   // in this order
+  std::vector<Segment> ordered_;
   std::int32_t num_parts_ = 0;
   std::int64_t partial_rows_ = 0;
 };

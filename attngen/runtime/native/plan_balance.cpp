@@ -136,7 +136,7 @@ bool Planner::cut(std::int64_t limit, bool keep) {
   return i == cut_tasks_.size();
 }
 
-// The smallest limit that `cut` can meet, to a sixteenth of the cheapest tile.
+// The smallest limit that `cut` can meet, to an eighth of a tile.
 //
 // `high` always fits: a worker that closes has used all but a + b + c of its room, and each of the at most `workers_`
 // cuts adds at most a + 2c to the total; so were all workers closed, workers · (high - a - b - c) would exceed the
@@ -152,7 +152,7 @@ std::int64_t Planner::find_limit() {
   std::int64_t low = ceil_div(total, workers_);
   if (cut(low, false)) return fewer_parts(low);
   std::int64_t high = low + 2 * a + b + 3 * c + 1;
-  while (high - low > std::max<std::int64_t>(1, b / 16)) {
+  while (high - low > std::max<std::int64_t>(1, b / 8)) {
     const std::int64_t middle = low + (high - low) / 2;
     (cut(middle, false) ? high : low) = middle;
   }

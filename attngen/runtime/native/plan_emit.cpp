@@ -76,53 +76,67 @@ void Planner::sort_pieces() {
     order_[static_cast<std::size_t>(stamp_[static_cast<std::size_t>(pieces_[i].worker)]++)] = static_cast<std::int32_t>(i);
 }
 
-Item Planner::make_item(const Piece& piece) const {
-  const Task& task = task_at(piece.task);
-  Item item{};
-  item.list = task.list;
-  item.level = task.level;
-  item.tile = task.tile;
-  item.kv_head = piece.head;
-  item.packed_begin = task.packed_begin;
-  item.packed_count = task.packed_count;
-  item.kv_begin = piece.kv_begin;
-  item.kv_end = piece.kv_end;
-  item.full_from = std::clamp(task.full_from, piece.kv_begin, piece.kv_end);
-  item.full_to = std::clamp(task.full_to, item.full_from, piece.kv_end);
-  item.request = task.request;
-  return item;
+// The first group's items by worker; their segments are numbered by worker too.
+void Planner::make_items() {
+  items_.resize(pieces_.size());
+  ordered_.resize(segments_.size());
+  std::int32_t segment = 0;
+  for (std::size_t n = 0; n < order_.size(); ++n) {
+    const auto i = static_cast<std::size_t>(order_[n]);
+    const Piece& piece = pieces_[i];
+    const Task& task = task_at(piece.task);
+    Item& item = items_[n];
+    item.list = task.list;
+    item.level = task.level;
+    item.tile = task.tile;
+    item.kv_head = piece.head;
+    item.packed_begin = task.packed_begin;
+    item.packed_count = task.packed_count;
+    item.kv_begin = piece.kv_begin;
+    item.kv_end = piece.kv_end;
+    item.full_from = std::clamp(task.full_from, piece.kv_begin, piece.kv_end);
+    item.full_to = std::clamp(task.full_to, item.full_from, piece.kv_end);
+    item.segment_begin = segment;
+    item.segment_count = piece_segments_[i + 1] - piece_segments_[i];
+    item.request = task.request;
+    for (std::int32_t s = piece_segments_[i]; s < piece_segments_[i + 1]; ++s)
+      ordered_[static_cast<std::size_t>(segment++)] = segments_[static_cast<std::size_t>(s)];
+  }
 }
 
-// Items of worker `local` of every group lie side by side, so that its groups' workers are neighbours.
-void Planner::write_worker(std::int32_t local, Item* items, Segment* segments, std::int32_t* worker_at) {
+// Copies the first group's items for every group: worker `local` of each lie side by side, so that they are neighbours.
+void Planner::write_worker(std::int32_t local, Item* items, Segment* segments, std::int32_t* worker_at) const {
   const auto w = static_cast<std::size_t>(local);
-  const std::int32_t count = piece_begin_[w + 1] - piece_begin_[w];
-  const std::int32_t segment_count = segment_begin_[w + 1] - segment_begin_[w];
-  const auto merges = static_cast<std::int32_t>(merges_.size());
-  const std::int32_t item_base = groups_ * piece_begin_[w], segment_base = groups_ * segment_begin_[w];
-  for (std::int32_t g = 0; g < groups_; ++g) worker_at[local * groups_ + g] = item_base + g * count;
-  std::int32_t segment = segment_base;
-  for (std::int32_t n = 0; n < count; ++n) {
-    const auto i = static_cast<std::size_t>(order_[static_cast<std::size_t>(piece_begin_[w] + n)]);
-    Item item = make_item(pieces_[i]);
-    item.segment_count = piece_segments_[i + 1] - piece_segments_[i];
-    for (std::int32_t g = 0; g < groups_; ++g) {
-      item.segment_begin = segment + g * segment_count;
-      items[item_base + g * count + n] = item;
-      item.kv_head += heads_;
-      for (std::int32_t s = 0; s < item.segment_count; ++s) {
-        Segment own = segments_[static_cast<std::size_t>(piece_segments_[i] + s)];
-        if (own.merge >= 0) own.merge += g * merges, own.partial += g * static_cast<std::int32_t>(partial_rows_);
-        segments[item.segment_begin + s] = own;
-      }
+  const std::int32_t item_begin = piece_begin_[w], count = piece_begin_[w + 1] - item_begin;
+  const std::int32_t segment_begin = segment_begin_[w], segment_count = segment_begin_[w + 1] - segment_begin;
+  const auto merges = static_cast<std::int32_t>(merges_.size()), rows = static_cast<std::int32_t>(partial_rows_);
+  const Item* own_items = items_.data() + item_begin;
+  const Segment* own_segments = ordered_.data() + segment_begin;
+  const std::int32_t groups = groups_, heads = heads_;
+  for (std::int32_t g = 0; g < groups; ++g) {
+    const std::int32_t first = groups * item_begin + g * count;
+    const std::int32_t moved = groups * segment_begin + g * segment_count - segment_begin;
+    worker_at[local * groups + g] = first;
+    for (std::int32_t n = 0; n < count; ++n) {
+      Item& item = items[first + n];
+      item = own_items[n];
+      item.kv_head = own_items[n].kv_head + g * heads;
+      item.segment_begin = own_items[n].segment_begin + moved;
     }
-    segment += item.segment_count;
+    for (std::int32_t n = 0; n < segment_count; ++n) {
+      const bool through = own_segments[n].merge < 0;
+      Segment& segment = segments[segment_begin + moved + n];
+      segment = own_segments[n];
+      segment.partial = own_segments[n].partial + (through ? 0 : g * rows);
+      segment.merge = own_segments[n].merge + (through ? 0 : g * merges);
+    }
   }
 }
 
 void Planner::emit() {
   join();
   sort_pieces();
+  make_items();
   auto* header = at<PlanHeader>(0);
   const std::int64_t items = std::int64_t{groups_} * static_cast<std::int64_t>(pieces_.size());
   const std::int64_t segments = std::int64_t{groups_} * static_cast<std::int64_t>(segments_.size());

@@ -130,20 +130,28 @@ class Call {
   std::vector<std::int64_t> scalars_;
 };
 
+// Runs `body`; what it finds wrong becomes a ValueError in Python.
+template <class Body>
+auto checked(Body body) {
+  try {
+    return body();
+  } catch (const std::invalid_argument& fault) {
+    TVM_FFI_THROW(ValueError) << fault.what();
+  }
+}
+
 ffi::Function make_planner(const ffi::Array<std::int64_t>& words) {
-  Reader reader(words);
-  std::int32_t num_scalars = 0;
-  Config config = read_config(reader);
-  KeyBounds bounds = read_bounds(reader, &num_scalars);
-  if (!reader.done()) TVM_FFI_THROW(RuntimeError) << "planner: the configuration has words left over";
-  auto planner = std::make_shared<Planner>(std::move(config), std::move(bounds));
-  auto call = std::make_shared<Call>(planner.get(), num_scalars);
-  return ffi::Function::FromPacked([planner, call](ffi::PackedArgs args, ffi::Any* result) {
-    try {
-      *result = (*call)(args);
-    } catch (const Fault& fault) {
-      TVM_FFI_THROW(ValueError) << fault.what();
-    }
+  return checked([&] {
+    Reader reader(words);
+    std::int32_t num_scalars = 0;
+    Config config = read_config(reader);
+    KeyBounds bounds = read_bounds(reader, &num_scalars);
+    if (!reader.done()) throw Fault("planner: the configuration has words left over");
+    auto planner = std::make_shared<Planner>(std::move(config), std::move(bounds));
+    auto call = std::make_shared<Call>(planner.get(), num_scalars);
+    return ffi::Function::FromPacked([planner, call](ffi::PackedArgs args, ffi::Any* result) {
+      *result = checked([&] { return (*call)(args); });
+    });
   });
 }
 

@@ -115,6 +115,16 @@ std::int64_t Planner::allocate(std::int64_t bytes, std::int64_t alignment) {
   return offset;
 }
 
+void Planner::add_row(std::int64_t list, std::int32_t level, std::int32_t token_begin, std::int32_t token_end,
+                      std::int32_t keys) {
+  BlockRow& row = rows_.emplace_back();
+  row.list = list;
+  row.level = level;
+  row.token_begin = token_begin;
+  row.token_end = token_end;
+  row.keys = keys;
+}
+
 void Planner::read(const Input& input) {
   arena_ = input.arena;
   arena_bytes_ = input.arena_bytes;
@@ -262,7 +272,7 @@ void Planner::read_lists(const Input& input) {
   num_slots_ = dense ? std::int64_t{batch_} * config_.block_size : input.kv_indptr[batch_];
   for (std::int32_t b = 0; b < batch_; ++b)
     if (qo_[b] < qo_[b + 1])
-      rows_.push_back({dense ? b : input.kv_indptr[b], 0, qo_[b], qo_[b + 1], kv_len_[b], 0, Order::kShifted, nullptr});
+      add_row(dense ? b : input.kv_indptr[b], 0, qo_[b], qo_[b + 1], kv_len_[b]);
 }
 
 // Paged: one list a request.  BlockSparse: one for each `block_rows` rows of a request.
@@ -298,7 +308,7 @@ void Planner::read_block_rows(const Input& input) {
           listed ? indptr[row + 1] - indptr[row] : ceil_div(kv_len_[b], config_.block_size);
       if (blocks * config_.block_size > kMax) throw Fault(text("kv_indptr[%lld] gives more than 2**31 - 1 keys", static_cast<long long>(row + 1)));
       const auto keys = static_cast<std::int32_t>(listed ? blocks * config_.block_size : kv_len_[b]);
-      rows_.push_back({indptr[row], 0, begin, std::min(begin + step(b), qo_[b + 1]), keys, 0, Order::kShifted, nullptr});
+      add_row(indptr[row], 0, begin, std::min(begin + step(b), qo_[b + 1]), keys);
       entries += blocks;
     }
   copy_lists("", 0, indices, positions, entries, config_.block_size, 0, sparse);
@@ -403,8 +413,8 @@ void Planner::read_level(const LevelInput& input, std::int32_t level) {
       throw Fault(text("%s[%lld] is %lld, need 0 to %lld (its blocks)", name("kv_len").c_str(),
                        static_cast<long long>(r), static_cast<long long>(keys), static_cast<long long>(std::min(room, kMax))));
     if (keys == 0 || qo[r] == qo[r + 1]) continue;
-    rows_.push_back({indptr[r], level, static_cast<std::int32_t>(qo[r]), static_cast<std::int32_t>(qo[r + 1]),
-                     static_cast<std::int32_t>(keys), 0, Order::kShifted, nullptr});
+    add_row(indptr[r], level, static_cast<std::int32_t>(qo[r]), static_cast<std::int32_t>(qo[r + 1]),
+            static_cast<std::int32_t>(keys));
     entries += ceil_div(keys, input.block_size);
   }
   copy_lists(prefix.c_str(), level, input.kv_indices, input.kv_positions, entries, input.block_size, first_row, false);

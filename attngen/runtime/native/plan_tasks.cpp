@@ -36,8 +36,7 @@ std::int32_t Planner::token_row(const BlockRow& row, std::int32_t token) const {
 }
 
 // The keys that any of the task's rows may see, rounded outward to tiles, and those that all of them see unmasked.
-Task Planner::make_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin,
-                        std::int32_t packed_count) const {
+void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count) {
   const TileCost& cost = config_.tiles[static_cast<std::size_t>(tile)];
   const std::int32_t block_size = block_sizes_[static_cast<std::size_t>(row.level)];
   const std::int32_t last = (packed_begin + packed_count - 1) / config_.group;
@@ -69,9 +68,16 @@ Task Planner::make_task(const BlockRow& row, std::int32_t tile, std::int32_t pac
       full_to = std::min(full_to, keys_below(row, block_size, range.full_to));
     }
   }
-  Task task{row.list, cost.a, row.level, tile, packed_begin, packed_count, 0, 0, 0, 0,
-            row_request_[token_row(row, packed_begin / config_.group)], 0};
-  if (begin >= end) return task;
+  // NOTE: made in place: a copy of fields just written stalls.
+  Task& task = tasks_.emplace_back();
+  task.list = row.list;
+  task.cost = cost.a;
+  task.level = row.level;
+  task.tile = tile;
+  task.packed_begin = packed_begin;
+  task.packed_count = packed_count;
+  task.request = row_request_[token_row(row, packed_begin / config_.group)];
+  if (begin >= end) return;
   task.kv_begin = begin / cost.keys * cost.keys;
   task.tiles = (end - task.kv_begin + cost.keys - 1) / cost.keys;
   task.kv_end = static_cast<std::int32_t>(
@@ -79,14 +85,13 @@ Task Planner::make_task(const BlockRow& row, std::int32_t tile, std::int32_t pac
   task.full_from = std::clamp(full_from, task.kv_begin, task.kv_end);
   task.full_to = std::clamp(full_to, task.full_from, task.kv_end);
   task.cost += cost.b * task.tiles;
-  return task;
 }
 
 void Planner::divide_row(const BlockRow& row, std::int32_t token_begin, std::int32_t token_end) {
   const std::int32_t begin = token_begin * config_.group, end = token_end * config_.group;
   const std::int32_t tile = tile_for(end - begin), step = config_.tiles[static_cast<std::size_t>(tile)].rows;
   for (std::int32_t packed = begin; packed < end; packed += std::min(step, end - packed))
-    tasks_.push_back(make_task(row, tile, packed, std::min(step, end - packed)));
+    add_task(row, tile, packed, std::min(step, end - packed));
 }
 
 // Rows of several requests share one item a tile unless an item for each request costs less in all, as where the
