@@ -24,7 +24,7 @@ ATTNGEN_FN F silu(F x) {
 
 template <class F>
 ATTNGEN_FN F relu(F x) {
-  return select(x > 0.0f, x, F{});  // NaN gives 0, as in max
+  return max(x, 0.0f);  // so NaN gives 0
 }
 
 // floor(x / y), and 0 where y is 0.

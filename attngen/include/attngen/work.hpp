@@ -127,7 +127,7 @@ struct KeyTransform {
   std::int32_t reserved;
 };
 
-// What a CPU kernel's shared object exports; the last only where the variant has a key stage.
+// What a CPU kernel's shared object exports; the last does nothing where the variant has no key stage.
 using CpuWorker = void (*)(const Params*, std::int32_t worker, void* scratch);
 using CpuScratchBytes = std::int64_t (*)();
 using CpuTransformKeys = void (*)(const KeyTransform*);

@@ -79,7 +79,7 @@ class Kernel {
       row = fn_.row(plan_.row(tokens ? tokens[index] : index, head, item.kv_head));
       shortest_ = std::min(shortest_, row.kv_len);
       load_query(row, s_.q[i]);
-      s_.state[i] = fresh_row(fn_);
+      s_.state[i] = fresh_row<S>(fn_);
       std::fill(s_.out[i], s_.out[i] + S::kDimV, 0.0f);
     }
   }

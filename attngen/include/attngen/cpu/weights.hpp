@@ -62,9 +62,14 @@ struct RowState {
 
 inline constexpr float kLowest = -1e30f;
 
-template <class Fn>
+// Small logits need no maximum, if weights aren't rounded: a row with one key, whose weight would be 1 and exact, would
+// otherwise carry the rounding of a weight that is anything.
+template <class S, class Fn>
+inline constexpr bool kFixedReference = Fn::kLogitBound >= 0 && std::is_same_v<typename S::Operand, float>;
+
+template <class S, class Fn>
 RowState fresh_row(const Fn& fn) {
-  if constexpr (Fn::kLogitBound >= 0) return {0.0f, 0.0f, 0.0f};
+  if constexpr (kFixedReference<S, Fn>) return {0.0f, 0.0f, 0.0f};
   return {kLowest, -kLowest * fn.scale_log2, 0.0f};
 }
 
@@ -142,7 +147,7 @@ struct RowPass {
   float run(RowState& state) const {
     if constexpr (!Fn::kSoftmax) {
       plain();
-    } else if constexpr (Fn::kLogitBound >= 0) {
+    } else if constexpr (kFixedReference<S, Fn>) {
       bounded(state);
     } else {
       return running(state);

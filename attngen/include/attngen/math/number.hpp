@@ -85,14 +85,14 @@ ATTNGEN_FN V sign(V x) {
   return select(narrow(x > T{0}), simd::broadcast<V>(T{1}), select(narrow(x < T{0}), static_cast<T>(-1), V{}));
 }
 
-// Of a number and a NaN, the number.
+// Of a number and a NaN, the number; of equal ones, the first.
 template <class A, class B>
 ATTNGEN_FN auto min(A a, B b) {
   using V = simd::Widest<A, B>;
   const V x = simd::broadcast<V>(a), y = simd::broadcast<V>(b);
-  const V least = select(narrow(x < y), x, y);
+  const V least = select(narrow(y < x), y, x);
   if constexpr (std::is_same_v<simd::Element<V>, float>) {
-    return select(y != y, x, least);
+    return select(x != x, y, least);
   } else {
     return least;
   }
@@ -102,9 +102,9 @@ template <class A, class B>
 ATTNGEN_FN auto max(A a, B b) {
   using V = simd::Widest<A, B>;
   const V x = simd::broadcast<V>(a), y = simd::broadcast<V>(b);
-  const V most = select(narrow(x > y), x, y);
+  const V most = select(narrow(y > x), y, x);
   if constexpr (std::is_same_v<simd::Element<V>, float>) {
-    return select(y != y, x, most);
+    return select(x != x, y, most);
   } else {
     return most;
   }
