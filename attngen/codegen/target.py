@@ -20,10 +20,11 @@ class Target:
     tiles: tuple[Tile, ...]
 
 
-_TILES: Final = (
-    Tile(rows=16, keys=128, a=1.0, b=1.0, c=0.1),
-    Tile(rows=64, keys=128, a=2.0, b=3.0, c=0.4),
-)
+# Rows: few for decode, as many for prefill as pay for packing a tile of keys.  Keys: a tile's keys, values and scores stay
+# in L2.  Costs are in units of one decode tile.
+_SMALL: Final = Tile(rows=32, keys=128, a=0.4, b=1.0, c=0.1)
+_TILES_AMX: Final = (_SMALL, Tile(rows=256, keys=256, a=2.0, b=10.0, c=1.0))
+_TILES_FMA: Final = (_SMALL, Tile(rows=192, keys=128, a=1.5, b=7.0, c=0.8))
 _AVX2: Final = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 _AVX512: Final = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 _AMX: Final = (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
@@ -35,9 +36,9 @@ _ISA_AMX: Final = (*_ISA_AVX512, "avx512_bf16", "amx_tile", "amx_bf16")
 TARGETS: Final[dict[str, Target]] = {
     row.name: row
     for row in (
-        Target("cpu-amx", 16, True, _AMX, _ISA_AMX, _TILES),
-        Target("cpu-avx512", 16, False, _AVX512, _ISA_AVX512, _TILES),
-        Target("cpu-avx2", 8, False, _AVX2, _ISA_AVX2, _TILES),
+        Target("cpu-amx", 16, True, _AMX, _ISA_AMX, _TILES_AMX),
+        Target("cpu-avx512", 16, False, _AVX512, _ISA_AVX512, _TILES_FMA),
+        Target("cpu-avx2", 8, False, _AVX2, _ISA_AVX2, _TILES_FMA),
     )
 }
 
