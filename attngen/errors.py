@@ -426,7 +426,7 @@ CATALOGUE: Final[dict[str, Rule]] = {
     "division-by-zero": Rule(
         "A divisor is the constant 0.",
         "attention a:\n    mask: kv % 0 == 1",
-        "Divide by something else; a run-time divisor may be 0 and then gives 0.",
+        "Divide by something else; `//` and `%` by a run-time 0 give 0.",
     ),
     "unknown-type": Rule(
         "A type doesn't exist, or not in this place.",

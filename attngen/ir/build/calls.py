@@ -11,8 +11,8 @@ from attngen.ir.build.context import Context, as_index, listing
 from attngen.ir.build.make import arithmetic, lane_size, pairwise, rotate, to_bool
 from attngen.ir.build.scope import Broken, Local, MaskArgument, Routine, Scope, Value, nearest
 from attngen.ir.builtins import BUILTINS, REDUCTIONS, Builtin
-from attngen.ir.nodes import Base, Call, Cast, Const, Expr, LaneSum, Reduce, Type, Var
-from attngen.ir.types import F32, I32, describe, is_number
+from attngen.ir.nodes import Base, Call, Cast, Const, Expr, LaneSum, Reduce, Type
+from attngen.ir.types import F32, describe, is_number
 
 ReduceOp: TypeAlias = Literal["any", "all", "sum", "max", "min"]
 
@@ -145,7 +145,7 @@ def reduction(ctx: Context, node: ast.Comprehension) -> Expr:
     if op in ("max", "min") and isinstance(count, Const) and count.value < 1:
         ctx.fail("empty-reduction", f"`{op}` over no value at all", node.span, "give the range at least one step")
     scope = Scope(ctx.scope)
-    variable = Var(ctx.fresh(node.variable.id), I32, span=node.variable.span)
+    variable = ctx.counter(node.variable, count)
     scope.entries[node.variable.id] = Local(variable)
     body = ctx.within(scope).single(node.element)
     wants_bool = op in ("any", "all")

@@ -55,6 +55,7 @@ class Session:
     instances: dict[tuple[object, ...], Instance | None] = field(default_factory=dict)  # None where it is wrong
     functions: dict[str, Function] = field(default_factory=dict)
     reads: dict[str, frozenset[str]] = field(default_factory=dict)  # the indices that a function reads
+    steps: dict[str, int] = field(default_factory=dict)  # of loop variables, where they are constant
     blame: dict[str, Span] = field(default_factory=dict)  # where a function was last given as a mask argument
     active: list[ast.Def | ast.MaskDef] = field(default_factory=list)  # being elaborated, to catch recursion
 
@@ -106,6 +107,13 @@ class Context:
         """Declare names whose value is wrong, so that their uses stay silent."""
         for name in names:
             self.scope.entries[name] = Broken()
+
+    def counter(self, name: ast.Name, count: Expr) -> Var:
+        """A fresh loop variable, which runs from 0 to one below the count."""
+        var = Var(self.fresh(name.id), Type("i32"), span=name.span)
+        if isinstance(count, Const):
+            self.session.steps[var.name] = int(count.value)
+        return var
 
     # Elaboration of children -----------------------------------------------------------------
 

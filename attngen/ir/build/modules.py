@@ -81,4 +81,17 @@ def declare(report: Report, scope: Scope, name: str, entry: Entry, node: ast.Nod
         report.add("duplicate-name", f"`{name}` is declared twice", node.span, "rename one of the two")
         return False
     scope.entries[name] = entry
+    if isinstance(node, ast.Def | ast.MaskDef):
+        _check_parameters(report, node)
     return True
+
+
+def _check_parameters(report: Report, node: ast.Def | ast.MaskDef) -> None:
+    masks = [(param.id, param.span) for param in node.mask_params] if isinstance(node, ast.MaskDef) else []
+    seen: set[str] = set()
+    for name, span in [*masks, *((param.name, param.span) for param in node.params)]:
+        if name in BASES or name == "vec":
+            report.add("reserved-name", f"`{name}` is a type of the language", span, "choose another name")
+        if name in seen:
+            report.add("duplicate-name", f"`{node.name}` has two parameters `{name}`", span, "rename one of the two")
+        seen.add(name)

@@ -11,7 +11,7 @@ from attngen.ir.build.context import Context, Fault, as_index
 from attngen.ir.build.make import Bindings, is_atom, renamed_copy, wrap
 from attngen.ir.build.scope import Broken, Constant, Local, Pack, Rows, RunTimeScalar, Scope, Unassigned
 from attngen.ir.nodes import Carry, Expr, Loop, Type, Var
-from attngen.ir.types import I32, describe, promote
+from attngen.ir.types import describe, promote
 from attngen.ir.walk import free_vars
 
 
@@ -127,7 +127,7 @@ def _loop(ctx: Context, node: ast.For, bindings: Bindings) -> None:
     assigned = _assigned(node.body)
     entries = {name: ctx.scope.lookup(name) for name in assigned}
     inits = {name: entry.expr for name, entry in entries.items() if isinstance(entry, Local)}
-    iteration = _stable_iteration(ctx, node, inits)
+    iteration = _stable_iteration(ctx, node, count, inits)
     results = {name: _loop_value(ctx, node, iteration, count, inits, name) for name in inits}
     for name in assigned:
         if name in results:
@@ -136,11 +136,11 @@ def _loop(ctx: Context, node: ast.For, bindings: Bindings) -> None:
             ctx.scope.entries[name] = Broken() if isinstance(entries[name], Broken) else Unassigned()
 
 
-def _stable_iteration(ctx: Context, node: ast.For, inits: Mapping[str, Expr]) -> _Iteration:
+def _stable_iteration(ctx: Context, node: ast.For, count: Expr, inits: Mapping[str, Expr]) -> _Iteration:
     """A turn whose carried names are wide enough for what they start with and for what each turn makes of them."""
     types = {name: init.type for name, init in inits.items()}
     while True:
-        iteration = _iteration(ctx, node, types)
+        iteration = _iteration(ctx, node, count, types)
         wider: dict[str, Type] = {}
         for name, type in types.items():
             made = iteration.after[name].type
@@ -154,9 +154,9 @@ def _stable_iteration(ctx: Context, node: ast.For, inits: Mapping[str, Expr]) ->
         types = wider
 
 
-def _iteration(ctx: Context, node: ast.For, types: Mapping[str, Type]) -> _Iteration:
+def _iteration(ctx: Context, node: ast.For, count: Expr, types: Mapping[str, Type]) -> _Iteration:
     scope = Scope(ctx.scope)
-    counter = Var(ctx.fresh(node.variable.id), I32, span=node.variable.span)
+    counter = ctx.counter(node.variable, count)
     before = {name: Var(ctx.fresh(name), type, span=node.span) for name, type in types.items()}
     scope.entries[node.variable.id] = Local(counter)
     scope.entries.update((name, Local(var)) for name, var in before.items())

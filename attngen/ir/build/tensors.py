@@ -9,7 +9,7 @@ from attngen.ir.build import constants, routines
 from attngen.ir.build.context import Context
 from attngen.ir.build.make import Lane
 from attngen.ir.build.scope import Routine, Rows, Value
-from attngen.ir.nodes import Binary, Call, Cast, Const, Expr, Index, LaneAt, Load, Select, TensorParam, Type, Unary
+from attngen.ir.nodes import Binary, Call, Cast, Const, Expr, Index, LaneAt, Load, Select, TensorParam, Type, Unary, Var
 from attngen.ir.types import describe, is_integer
 from attngen.ir.walk import nodes
 
@@ -58,6 +58,10 @@ def _check_index(ctx: Context, tensor: TensorParam, index: Expr, dim: int | str)
     if not is_integer(index.type):
         ctx.fail("wrong-type", f"an index must be an integer, not {describe(index.type)}", index.span,
                  "convert with `i32(...)`")  # fmt: skip
+    steps = ctx.session.steps.get(index.name, 0) if isinstance(index, Var) else 0
+    if isinstance(dim, int) and steps > dim:
+        ctx.fail("index-out-of-range", f"this index reaches {steps - 1}, but dimension `{dim}` of `{tensor.name}` ends "
+                 f"at {dim - 1}", index.span, f"take {dim} steps, or write `min(..., {dim - 1})`")  # fmt: skip
     value = constants.evaluate(index, ctx.session.functions)
     if value is None:
         return
