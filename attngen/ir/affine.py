@@ -251,6 +251,11 @@ class Tile:
         return low, high
 
 
+def difference(a: Expr, b: Expr) -> Expr:
+    """a - b, with what is in both cancelled."""
+    return to_expr(linear(a).plus(linear(b), -1))
+
+
 def minus(expr: Expr) -> Expr:
     """-expr, with the sign multiplied out."""
     return to_expr(linear(expr).times(-1))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from attngen.ir.affine import KV_LEN, largest, smallest
+from attngen.ir.affine import KV_LEN, difference, largest, smallest
 from attngen.ir.algebra import simplify
-from attngen.ir.make import binary, i32, select
+from attngen.ir.make import binary, i32, inverted, select
 from attngen.ir.nodes import Const, Expr
 from attngen.ir.walk import fold_expr
 
@@ -98,14 +98,27 @@ def _union_inside(a: Range, b: Range) -> Range:
         return Range(None, largest(a.hi, b.hi))
     if a.hi is None and b.hi is None and a.lo is not None and b.lo is not None:
         return Range(smallest(a.lo, b.lo), None)
+    if a.lo is None and b.hi is None and a.hi is not None and b.lo is not None:
+        return _ends_inside(a.hi, b.lo)
+    if b.lo is None and a.hi is None and b.hi is not None and a.lo is not None:
+        return _ends_inside(b.hi, a.lo)
     (a_lo, a_hi), (b_lo, b_hi) = _closed(a), _closed(b)
     if sum(tree_size(end) for end in (a_lo, a_hi, b_lo, b_hi)) > LARGE:
         return a
     # An empty range has hi <= lo: it touches nothing unless lo == hi, and is the shorter one of any two.
     touch = simplify(binary("<=", largest(a_lo, b_lo), smallest(a_hi, b_hi)))
-    longer = simplify(binary("<=", binary("-", b_hi, b_lo), binary("-", a_hi, a_lo)))
+    longer = simplify(binary("<=", difference(b_hi, b_lo), difference(a_hi, a_lo)))
     lo = _choice(touch, smallest(a_lo, b_lo), _choice(longer, a_lo, b_lo))
     hi = _choice(touch, largest(a_hi, b_hi), _choice(longer, a_hi, b_hi))
+    return Range(lo, hi)
+
+
+def _ends_inside(low_end: Expr, high_start: Expr) -> Range:
+    """A range inside the keys before `low_end` and those from `high_start` on: all where they meet, else the longer."""
+    meet = simplify(binary("<=", high_start, low_end))
+    low_longer = simplify(binary("<=", difference(KV_LEN, high_start), low_end))
+    lo = _choice(simplify(binary("|", meet, low_longer)), i32(0), high_start)
+    hi = _choice(simplify(binary("|", meet, simplify(inverted(low_longer)))), KV_LEN, low_end)
     return Range(lo, hi)
 
 

@@ -1,7 +1,7 @@
 """Hoist what doesn't need the element loop into bindings.
 
 Every maximal sub-expression that depends on the launch, the row or the column alone becomes a Binding, shared by all
-stages that need it; a function of the lane and the launch becomes a table if it has a transcendental function in it.
+stages that need it; a function of the lane and the launch becomes a table if that is cheaper than computing it.
 Names and constants stay where they are.  Doesn't hoist what reads a stage's input, `lse`, or all lanes of a vec, and
 doesn't look for common sub-expressions among what remains.
 """
@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import Final
 
 from attngen.ir.algebra import is_leaf
-from attngen.ir.nodes import Binding, Call, Expr, Let, Scope, Var, Variant
+from attngen.ir.nodes import Binary, Binding, Call, Const, Expr, Let, Scope, Var, Variant
 from attngen.ir.scopes import OF_SCOPE, Dependence, Placement, join, placement
 from attngen.ir.walk import DERIVED, STAGES, Names, children, let_spine, nodes, substitute, with_children
 
 _ORDER: Final[tuple[Scope, ...]] = ("launch", "lane", "row", "column")
 _COLUMN_STAGES: Final = ("key", "value", "value_scale")
+_TABLE_COST: Final = 5  # what a load from a table costs, in multiplications
 _CHEAP: Final = ("abs", "min", "max", "clamp", "sign", "floor", "ceil", "round", "relu")
 _NATURAL: Final[dict[str, Placement]] = {"sink": "row", "value_scale": "column", "scale_log2": "launch", "scale": "row"}
 
@@ -91,7 +92,7 @@ class _Hoister:
         if where == "element" or is_leaf(expr):
             return False
         if where == "lane":
-            return expr.type.base == "f32" and expr.type.vec and any(_is_costly(node) for node in nodes(expr))
+            return expr.type.base == "f32" and expr.type.vec and _cost(expr) >= _TABLE_COST
         return not expr.type.vec
 
     def _hoist(self, expr: Expr, where: Placement) -> Var:
@@ -106,5 +107,16 @@ class _Hoister:
         return self._known[key]
 
 
-def _is_costly(node: Expr) -> bool:
-    return isinstance(node, Call) and node.function not in _CHEAP
+def _cost(expr: Expr) -> int:
+    """Roughly how many multiplications an expression is worth."""
+    return sum(_cost_of(node) for node in nodes(expr))
+
+
+def _cost_of(node: Expr) -> int:
+    match node:
+        case Call():
+            return 1 if node.function in _CHEAP else 10
+        case Binary(op="/" | "//" | "%"):
+            return 0 if isinstance(node.rhs, Const) and isinstance(node.rhs.value, int) else 5
+        case _:
+            return 0 if is_leaf(node) else 1
