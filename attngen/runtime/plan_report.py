@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from html import escape
 from pathlib import Path
 from typing import Final
 
 from attngen.runtime.limits import PlanConfig
-from attngen.runtime.plan import Item, Plan, item_cost, plan_stats
+from attngen.runtime.plan import Item, Plan, Planner, item_cost, plan_stats
 
 _WIDTH: Final = 1160.0
 _MARGIN: Final = 64.0
@@ -36,8 +37,13 @@ _STRIPES: Final = (
 )
 
 
-def plan_report(plan: Plan, config: PlanConfig, path: str | Path) -> Path:
-    """Write the page and return its path."""
+def write_report(planner: Planner, path: str | os.PathLike[str]) -> None:
+    """Write the page of the planner's last plan."""
+    Path(path).write_text(render(planner.read(), planner.config), encoding="utf-8")
+
+
+def render(plan: Plan, config: PlanConfig) -> str:
+    """The page as text."""
     stats = plan_stats(plan, config)
     tiles = ", ".join(f"{count} of {name}" for name, count in stats["tiles"].items()) or "none"
     facts = {
@@ -55,7 +61,7 @@ def plan_report(plan: Plan, config: PlanConfig, path: str | Path) -> Path:
         "Tiles, rows x keys": tiles,
     }
     cards = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(str(value))}</dd></div>" for name, value in facts.items())
-    page = f"""<!doctype html>
+    return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>attngen plan</title><style>{_STYLE}</style></head><body>
 <h1>Plan</h1><p>What each worker does, in the planner's own estimate of time.</p><dl>{cards}</dl>
 <h2>Workers over time</h2>
@@ -66,9 +72,6 @@ The dashed line is the mean load.</p>{_legend(plan)}{_time_lines(plan, config)}
 masked key by key, strong ones need no mask. Levels stand below one another.</p>{_pattern(plan, config)}
 </body></html>
 """
-    target = Path(path)
-    target.write_text(page, encoding="utf-8")
-    return target
 
 
 def _colour(request: int) -> str:

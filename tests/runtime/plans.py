@@ -125,18 +125,20 @@ def make_config(batch: Batch, **changes: object) -> PlanConfig:
 
 def list_keys(plan: Plan, item: Item) -> list[tuple[int, int]]:
     """(position, slot) of each key of an item, by the rules of include/attngen/work.hpp."""
+    if item.kv_begin == item.kv_end:
+        return []
     level = plan.levels[item.level]
     size = level.block_size
+    first = item.kv_begin // size
+    count = (item.kv_end - 1) // size - first + 1
 
-    def block_entry(at: int, key: int) -> int:
-        return plan.ints(at + 4 * (item.list + key // size), 1)[0]
+    def entries(at: int) -> tuple[int, ...]:
+        return plan.ints(at + 4 * (item.list + first), count)
 
-    keys = []
-    for key in range(item.kv_begin, item.kv_end):
-        block = block_entry(level.indices, key) if level.indices else item.list + key // size
-        position = block_entry(level.positions, key) + key % size if level.positions else key
-        keys.append((position, block * size + key % size))
-    return keys
+    blocks = entries(level.indices) if level.indices else range(item.list + first, item.list + first + count)
+    starts = entries(level.positions) if level.positions else range(first * size, (first + count) * size, size)
+    keys = range(item.kv_begin, item.kv_end)
+    return [(starts[k // size - first] + k % size, blocks[k // size - first] * size + k % size) for k in keys]
 
 
 def global_row(plan: Plan, item: Item, offset: int, group: int) -> int:

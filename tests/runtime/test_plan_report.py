@@ -10,7 +10,7 @@ import pytest
 
 from attngen.codegen.source import Tile
 from attngen.runtime.limits import Limits
-from attngen.runtime.plan_report import plan_report
+from attngen.runtime.plan_report import write_report
 
 from . import plans
 
@@ -41,8 +41,8 @@ def test_report(tmp_path: Path, q_len: list[int]) -> None:
     planner = plans.make_planner(config)
     planner.plan(**batch.paged())
     plan = planner.read()
-    path = plan_report(plan, config, tmp_path / "plan.html")
-    text = path.read_text()
+    write_report(planner, tmp_path / "plan.html")
+    text = (tmp_path / "plan.html").read_text()
     parser = Balanced()
     parser.feed(text)
     assert parser.open == []
@@ -59,5 +59,6 @@ def test_levels_are_shown(tmp_path: Path) -> None:
     config = plans.make_config(batch, tiles=TILES, limits=limits)
     planner = plans.make_planner(config)
     planner.plan(qo_indptr=batch.qo_indptr, kv_len=batch.kv_len, levels=plans.levels_of(batch, 3))
-    text = plan_report(planner.read(), config, tmp_path / "plan.html").read_text()
+    write_report(planner, tmp_path / "plan.html")
+    text = (tmp_path / "plan.html").read_text()
     assert "level 0" in text and "level 1" in text and "url(#split)" in text

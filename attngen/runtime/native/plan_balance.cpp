@@ -60,7 +60,8 @@ void Planner::chunk_all() {
                                   (tile(task).rows > kDecodeRows ? heads_ : 1);
       const std::int64_t most = std::max<std::int64_t>(1, config_.max_chunks / beside);
       std::int64_t chunk = config_.chunk_tiles * tile(task).keys;
-      while (ceil_div(kv_len_[task.request], chunk) > most) chunk *= 2;
+      const std::int64_t keys = std::max(kv_len_[task.request], task.kv_end);
+      while (ceil_div(keys, chunk) > most) chunk *= 2;
       std::int64_t begin = task.kv_begin;
       do {
         const std::int64_t end = std::min<std::int64_t>((begin / chunk + 1) * chunk, task.kv_end);
