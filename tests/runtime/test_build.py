@@ -87,7 +87,7 @@ def test_a_killed_compiler_is_a_want_of_memory(monkeypatch: pytest.MonkeyPatch, 
         'echo "g++: fatal error: Killed signal terminated program cc1plus" >&2; exit 1'
     )
     monkeypatch.setenv("ATTNGEN_CXX", script(tmp_path / "g++", text))
-    with pytest.raises(EnvironmentFault, match="want of memory.*ATTNGEN_JOBS"):
+    with pytest.raises(EnvironmentFault, match=r"want of memory.*ATTNGEN_JOBS"):
         make("int f();")
 
 

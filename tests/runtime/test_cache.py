@@ -116,7 +116,7 @@ def test_a_damaged_entry_is_built_again(fresh_cache: Path) -> None:
 def test_a_cache_below_a_file_is_a_plain_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ATTNGEN_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.raises(EnvironmentFault, match="file/cache: Not a directory.*ATTNGEN_CACHE_DIR"):
+    with pytest.raises(EnvironmentFault, match=r"file/cache: Not a directory.*ATTNGEN_CACHE_DIR"):
         build_one()
 
 
@@ -169,7 +169,7 @@ def test_keys_keep_their_parts_apart() -> None:
 
 def test_disable_jit(fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNGEN_DISABLE_JIT", "1")
-    with pytest.raises(EnvironmentFault, match="is in no bundle and not in .*ATTNGEN_DISABLE_JIT"):
+    with pytest.raises(EnvironmentFault, match=r"is in no bundle and not in .*ATTNGEN_DISABLE_JIT"):
         build_one()
 
 
@@ -219,7 +219,7 @@ def test_a_bundle_that_does_not_help_is_named(
     fresh_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTNGEN_BUNDLE", str(tmp_path / "nothing"))
-    with pytest.raises(EnvironmentFault, match="ATTNGEN_BUNDLE names .*nothing, which is no bundle"):
+    with pytest.raises(EnvironmentFault, match=r"ATTNGEN_BUNDLE names .*nothing, which is no bundle"):
         build_one()
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "bundle.json").write_text('{"fingerprint": "of long ago", "entries": []}')

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pytest
+import torch
+
+import attngen
+from attngen.runtime.attention import Origin, State
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def states(
+    count: int, dtype: torch.dtype, rows: int = 37, heads: int = 3, lanes: int = 40
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(count)
+    return [(torch.randn(rows, heads, lanes).to(dtype), 4 * torch.randn(rows, heads)) for _ in range(count)]
+
+
+def expected(parts: list[tuple[torch.Tensor, torch.Tensor]], base: float) -> tuple[torch.Tensor, torch.Tensor]:
+    lse = torch.stack([lse.double() for _, lse in parts]) * math.log(base)
+    weight = torch.softmax(lse, 0)
+    out = sum(w[..., None] * out.double() for w, (out, _) in zip(weight, parts, strict=True))
+    assert isinstance(out, torch.Tensor)
+    return out, torch.logsumexp(lse, 0) / math.log(base)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("lse", "base"), [("natural", math.e), ("log2", 2.0)])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_merging_is_attention_over_all_keys(
+    dtype: torch.dtype, lse: Literal["natural", "log2"], base: float, count: int
+) -> None:
+    parts = states(count, dtype)
+    out, merged = attngen.merge(parts, lse=lse)
+    exact, exact_lse = expected(parts, base)
+    assert out.dtype == dtype and merged is not None
+    torch.testing.assert_close(out.double(), exact, atol=2 * torch.finfo(dtype).eps, rtol=torch.finfo(dtype).eps)
+    torch.testing.assert_close(merged.double(), exact_lse, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zero_and_minus_infinity_are_the_identity_bit_for_bit(dtype: torch.dtype) -> None:
+    [(out, lse)] = states(1, dtype)
+    out[0, 0, 0] = -0.0
+    nothing = (torch.zeros_like(out), torch.full_like(lse, -math.inf))
+    for order in ([(out, lse), nothing], [nothing, (out, lse)], [nothing, (out, lse), nothing]):
+        merged, merged_lse = attngen.merge(order)
+        assert merged_lse is not None
+        assert torch.equal(merged.view(torch.uint8), out.view(torch.uint8)) and torch.equal(merged_lse, lse)
+    merged, merged_lse = attngen.merge([nothing, nothing])
+    assert merged_lse is not None and not merged.any() and torch.all(merged_lse == -math.inf)
+
+
+def test_what_an_empty_state_holds_has_no_effect() -> None:
+    [(out, lse)] = states(1, torch.float32)
+    poison = (torch.full_like(out, math.nan), torch.full_like(lse, -math.inf))
+    assert torch.equal(attngen.merge([poison, (out, lse)])[0], out)
+    assert not attngen.merge([poison])[0].any()
+
+
+def test_a_poisoned_state_poisons_its_own_row() -> None:
+    parts = states(2, torch.float32)
+    parts[1][1][5, 1] = math.nan
+    out, lse = attngen.merge(parts)
+    assert lse is not None
+    assert out[5, 1].isnan().all() and lse[5, 1].isnan()
+    assert int(out.isnan().sum()) == out.shape[-1] and int(lse.isnan().sum()) == 1
+
+
+def test_large_lse_do_not_overflow() -> None:
+    out = torch.ones(1, 1, 8)
+    merged, lse = attngen.merge([(out, torch.full((1, 1), 6e4)), (3 * out, torch.full((1, 1), 6e4))])
+    assert lse is not None and torch.equal(merged, 2 * out)
+    assert float(lse) == pytest.approx(6e4 + math.log(2.0))
+
+
+def test_strided_states() -> None:
+    [(out, lse), other] = states(2, torch.float32)
+    wide = torch.full((*out.shape[:2], 2 * out.shape[2]), math.nan)
+    wide[..., : out.shape[2]] = out
+    turned = lse.t().contiguous().t()
+    expected_out = attngen.merge([(out, lse), other])[0]
+    assert torch.equal(attngen.merge([(wide[..., : out.shape[2]], turned), other])[0], expected_out)
+
+
+def test_states_without_lse_add() -> None:
+    parts = [(out, None) for out, _ in states(3, torch.float32)]
+    out, lse = attngen.merge(parts)
+    assert lse is None
+    torch.testing.assert_close(out, parts[0][0] + parts[1][0] + parts[2][0])
+
+
+def test_runs_know_whether_they_may_be_merged() -> None:
+    [pair] = states(1, torch.float32)
+    state = State(pair)
+    state.origin = Origin("natural", "`gpt_oss` has a sink; run it with raw=True")
+    with pytest.raises(ValueError, match=r"states\[1\] can't be merged: `gpt_oss` has a sink; run it with raw=True"):
+        attngen.merge([pair, state])
+    state.origin = Origin("log2")
+    with pytest.raises(ValueError, match="lse of base 'log2'; merge was asked for 'natural'"):
+        attngen.merge([state])
+    assert attngen.merge([state], lse="log2").origin == Origin("log2")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([], "states is empty"),
+        ([(torch.zeros(2, 3, 8),)], r"states\[0\] is a tuple; it needs \(out, lse\)"),
+        ([(torch.zeros(2, 8), torch.zeros(2))], r"states\[0\]\[0\] is f32\[2, 8\]; it needs a float tensor"),
+        (
+            [(torch.zeros(2, 3, 8), torch.zeros(2, 4))],
+            r"states\[0\]\[1\] is f32\[2, 4\]; it needs f32\[rows = 2, heads = 3\]",
+        ),
+        (
+            [(torch.zeros(2, 3, 8), torch.zeros(2, 3)), (torch.zeros(2, 3, 16), torch.zeros(2, 3))],
+            r"states\[1\]\[0\] is f32\[2, 3, 16\]; it needs f32\[rows = 2, heads = 3, lanes = 8\]",
+        ),
+        ([(torch.zeros(2, 3, 8), torch.zeros(2, 3)), (torch.zeros(2, 3, 8), None)], "some states have an lse and some"),
+        ([(torch.zeros(2, 3, 8).int(), torch.zeros(2, 3))], "holds i32; it needs a float type"),
+    ],
+)
+def test_wrong_states_are_refused(parts: list[tuple[torch.Tensor, torch.Tensor]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        attngen.merge(parts)
+
+
+def test_a_wrong_base_is_refused() -> None:
+    with pytest.raises(ValueError, match="lse is 'ln'; it needs 'natural' or 'log2'"):
+        attngen.merge(states(1, torch.float32), lse="ln")  # type: ignore[arg-type]
