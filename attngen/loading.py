@@ -54,19 +54,22 @@ class LoadedVariant:
     @cached_property
     def ir(self) -> Variant:
         """The typed IR before any pass; built on first use."""
-        return _compiler().build(self.module, self.name)
+        variant: Variant = _compiler().build(self.module, self.name)
+        return variant
 
     def lower(self, config: KernelConfig) -> KernelSource:
         """The text of the kernel for a configuration; dumps the stages that the environment asks for."""
         compiler = _compiler()
-        return compiler.lower(self.module, self.name, config, compiler.environment_trace(self.name))
+        trace = compiler.environment_trace(self.name)
+        source: KernelSource = compiler.lower(self.module, self.name, config, trace)
+        return source
 
     def key(self, config: KernelConfig) -> str:
         """The front key: everything that the kernel's text depends on, known without making the text."""
         return cache.make_key(self.closure_key, self.name, json.dumps(asdict(config), sort_keys=True))
 
     def compile(self, config: KernelConfig) -> Kernel:
-        """The kernel: the cache's where it has it, else built once, whoever asks; target "cpu" is this machine's best."""
+        """The kernel, built where the cache doesn't have it; target "cpu" is the best that this machine can run."""
         config = replace(config, target=resolve_target(config.target, [(row.name, row.isa) for row in TARGETS.values()]))
         return load_kernel(cache.entry(self.key(config), lambda: self.lower(config)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -32,7 +32,7 @@ class Shape:
     dtype: str = "bf16"
     kv_dtype: str | None = None
     page_size: int = 16
-    layout: str = "NHD"
+    layout: Literal["NHD", "HND"] = "NHD"
     seed: int = 0
     magnitude: float = 1.0  # standard deviation of q and k
     spare_pages: int = 3
@@ -86,9 +86,9 @@ def random_batch(variant: Variant, shape: Shape) -> RandomBatch:
     """A batch of that shape; the same seed gives the same batch."""
     random = torch.Generator().manual_seed(shape.seed)
     qo_indptr, kv_indptr = [0], [0]
-    for q_len, kv_len in shape.requests:
-        qo_indptr.append(qo_indptr[-1] + q_len)
-        kv_indptr.append(kv_indptr[-1] + -(-kv_len // shape.page_size))
+    for rows, keys in shape.requests:
+        qo_indptr.append(qo_indptr[-1] + rows)
+        kv_indptr.append(kv_indptr[-1] + -(-keys // shape.page_size))
     num_pages = kv_indptr[-1] + shape.spare_pages
     pages = torch.randperm(num_pages, generator=random)[: kv_indptr[-1]].tolist()
     kv_len = [kv for _, kv in shape.requests]

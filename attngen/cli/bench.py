@@ -62,13 +62,13 @@ def execute(args: argparse.Namespace) -> int:
             "run": lambda: attn.run(batch.q, pools, out=out, **for_run),
         }
         times = measure(calls[what], args.seconds)
-    result = {"variant": variant.name, "target": config.target, "what": what, "calls": len(times)}
-    result |= {"median_us": 1e6 * statistics.median(times), "fastest_us": 1e6 * min(times)}
+    median, fastest = 1e6 * statistics.median(times), 1e6 * min(times)
     if args.json:
-        print(json.dumps(result))
+        named = {"variant": variant.name, "target": config.target, "what": what, "calls": len(times)}
+        print(json.dumps(named | {"median_us": median, "fastest_us": fastest}))
     else:
-        print("{what} of {variant} on {target}: median {median_us:.1f} µs".format(**result), end="")
-        print(", fastest {fastest_us:.1f} µs, {calls} calls".format(**result))
+        print(f"{what} of {variant.name} on {config.target}: median {median:.1f} µs", end="")
+        print(f", fastest {fastest:.1f} µs, {len(times)} calls")
     return FINE
 
 

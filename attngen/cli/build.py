@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 
 from attngen.cli.report import FINE, Commands, add_kernel_options, add_variant, existing, kernel_config, progress, table
 from attngen.runtime import cache
@@ -27,7 +28,7 @@ def execute(args: argparse.Namespace) -> int:
     for path in args.file:
         for variant in loading.load_all(existing(path)):
             with progress(f"building {variant.name}"):
-                folder = cache.entry(variant.key(config), lambda variant=variant: variant.lower(config))
+                folder = cache.entry(variant.key(config), partial(variant.lower, config))
             folders.append(folder)
             record = json.loads((folder / "build.json").read_text())
             rows.append((variant.name, folder.name, f"{record['seconds']:.1f}", record["bytes"] // 1024, folder))
