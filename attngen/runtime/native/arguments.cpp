@@ -1,9 +1,9 @@
 #include "arguments.hpp"
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <limits>
-#include <sstream>
 
 #include "convert.hpp"
 
@@ -49,11 +49,14 @@ double element(Type type, const char* at) {
   }
 }
 
+// The shortest text that reads back as the same number.
 std::string number(double value) {
-  std::ostringstream text;
-  text.precision(std::numeric_limits<double>::max_digits10);
-  text << value;
-  return text.str();
+  char text[32];
+  for (int digits = 6; digits <= 17; ++digits) {
+    std::snprintf(text, sizeof text, "%.*g", digits, value);
+    if (std::strtod(text, nullptr) == value) break;
+  }
+  return text;
 }
 
 std::string got(const Value& value) {
