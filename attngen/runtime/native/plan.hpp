@@ -126,11 +126,14 @@ class Planner {
   void read(const Input& input);
   void read_requests(const Input& input);
   void read_lengths(const Input& input);
+  void read_last_pages(const Ints& last, const Ints& indptr, std::int32_t* kv_len) const;
   void lay_out(const Input& input);
   void read_lists(const Input& input);
   void read_block_rows(const Input& input);
   void add_row(std::int64_t list, std::int32_t level, std::int32_t token_begin, std::int32_t token_end,
                std::int32_t keys);
+  std::int64_t check_level(const LevelInput& input, const std::string& prefix);
+  void read_tokens(const Ints& given, const std::string& name, std::int64_t covered, std::int32_t level);
   void read_level(const LevelInput& input, std::int32_t level);
   void copy_lists(const char* prefix, std::int32_t level, const Ints& indices, const Ints& positions,
                   std::int64_t entries, std::int32_t block_size, std::size_t first_row, bool by_index);

@@ -72,8 +72,10 @@ void Planner::sort_pieces() {
   }
   order_.resize(pieces_.size());
   stamp_.assign(piece_begin_.begin(), piece_begin_.end());
-  for (std::size_t i = 0; i < pieces_.size(); ++i)
-    order_[static_cast<std::size_t>(stamp_[static_cast<std::size_t>(pieces_[i].worker)]++)] = static_cast<std::int32_t>(i);
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const std::int32_t place = stamp_[static_cast<std::size_t>(pieces_[i].worker)]++;
+    order_[static_cast<std::size_t>(place)] = static_cast<std::int32_t>(i);
+  }
 }
 
 // The first group's items by worker; their segments are numbered by worker too.

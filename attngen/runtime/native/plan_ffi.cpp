@@ -93,7 +93,8 @@ class Call {
     const auto arena = args[0].cast<ffi::TensorView>();
     input.arena = static_cast<std::byte*>(arena.data_ptr()) + arena.byte_offset();
     input.arena_bytes = arena.numel();
-    input.arena_address = args[1] == nullptr ? reinterpret_cast<std::intptr_t>(input.arena) : args[1].cast<std::int64_t>();
+    const bool here = args[1] == nullptr;
+    input.arena_address = here ? reinterpret_cast<std::intptr_t>(input.arena) : args[1].cast<std::int64_t>();
     input.num_blocks = args[2] == nullptr ? -1 : args[2].cast<std::int64_t>();
     input.qo_indptr = read_ints(args[3], "qo_indptr");
     input.kv_indptr = read_ints(args[4], "kv_indptr");

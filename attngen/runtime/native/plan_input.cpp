@@ -57,15 +57,31 @@ struct Scan {
   std::int64_t outside, largest;
 };
 
+#if defined(__x86_64__)
+#define ATTNGEN_WIDE __attribute__((optimize("O3"), target_clones("avx2", "default")))
+#else
+#define ATTNGEN_WIDE
+#endif
+
 // One branchless pass, so that it vectorises: v | (last - v) is negative for a value outside.
-template <class From>
-__attribute__((optimize("O3"))) Scan copy_checked(const From* from, std::int64_t count, std::int32_t last,
-                                                  std::int32_t* to) {
-  From outside = 0, largest = -1;
+ATTNGEN_WIDE Scan copy_checked(const std::int32_t* from, std::int64_t count, std::int32_t last, std::int32_t* to) {
+  std::int32_t outside = 0, largest = -1;
   for (std::int64_t i = 0; i < count; ++i) {
-    const From value = from[i];
-    using Unsigned = std::make_unsigned_t<From>;
-    outside |= value | static_cast<From>(static_cast<Unsigned>(last) - static_cast<Unsigned>(value));
+    const std::int32_t value = from[i];
+    const auto left = static_cast<std::uint32_t>(last) - static_cast<std::uint32_t>(value);
+    outside |= value | static_cast<std::int32_t>(left);
+    largest = value > largest ? value : largest;
+    to[i] = value;
+  }
+  return {outside, largest};
+}
+
+ATTNGEN_WIDE Scan copy_checked(const std::int64_t* from, std::int64_t count, std::int32_t last, std::int32_t* to) {
+  std::int64_t outside = 0, largest = -1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t value = from[i];
+    const auto left = static_cast<std::uint64_t>(last) - static_cast<std::uint64_t>(value);
+    outside |= value | static_cast<std::int64_t>(left);
     largest = value > largest ? value : largest;
     to[i] = static_cast<std::int32_t>(value);
   }
@@ -168,6 +184,22 @@ void Planner::read_requests(const Input& input) {
   need_limit("q_len", max_q_len_, limits.q_len, "query rows of one request");
 }
 
+void Planner::read_last_pages(const Ints& last, const Ints& indptr, std::int32_t* kv_len) const {
+  need_host("last_page_len", last);
+  need_size("last_page_len", last, batch_, "requests");
+  for (std::int32_t b = 0; b < batch_; ++b) {
+    const std::int64_t blocks = indptr[b + 1] - indptr[b], tail = last[b];
+    const std::int64_t least = blocks > 0, most = blocks > 0 ? config_.block_size : 0;
+    if (tail < least || tail > most)
+      throw Fault(text("last_page_len[%d] is %lld, need %s", b, static_cast<long long>(tail),
+                       blocks > 0 ? text("1 to the page size of %d", config_.block_size).c_str()
+                                  : "0 for a request without pages"));
+    const std::int64_t length = blocks > 0 ? (blocks - 1) * config_.block_size + tail : 0;
+    if (length > kMax) throw Fault(text("kv_indptr gives request %d more than 2**31 - 1 keys", b));
+    kv_len[b] = static_cast<std::int32_t>(length);
+  }
+}
+
 // The logical length of each request's cache.
 void Planner::read_lengths(const Input& input) {
   const Ints &given = input.kv_len, &indptr = input.kv_indptr, &last = input.last_page_len;
@@ -190,18 +222,7 @@ void Planner::read_lengths(const Input& input) {
     need_size("kv_len", given, batch_, "requests");
     copy_ints("kv_len", given, 0, batch_, kMax, kv_len);
   } else if (last.given) {
-    need_host("last_page_len", last);
-    need_size("last_page_len", last, batch_, "requests");
-    for (std::int32_t b = 0; b < batch_; ++b) {
-      const std::int64_t blocks = indptr[b + 1] - indptr[b], tail = last[b];
-      if (tail < (blocks > 0) || tail > (blocks > 0 ? size : 0))
-        throw Fault(text("last_page_len[%d] is %lld, need %s", b, static_cast<long long>(tail),
-                         blocks > 0 ? text("1 to the page size of %d", config_.block_size).c_str()
-                                    : "0 for a request without pages"));
-      const std::int64_t length = blocks > 0 ? (blocks - 1) * size + tail : 0;
-      if (length > kMax) throw Fault(text("kv_indptr gives request %d more than 2**31 - 1 keys", b));
-      kv_len[b] = static_cast<std::int32_t>(length);
-    }
+    read_last_pages(last, indptr, kv_len);
   } else if (ragged) {
     for (std::int32_t b = 0; b < batch_; ++b) kv_len[b] = static_cast<std::int32_t>(indptr[b + 1] - indptr[b]);
   } else if (config_.storage == Storage::kDense && !levels) {
@@ -225,7 +246,7 @@ void Planner::read_lengths(const Input& input) {
 
 // Places that don't depend on the schedule.
 void Planner::lay_out(const Input& input) {
-  if (!input.levels.empty() && config_.batch_invariant) throw Fault("levels are given, but batch_invariant plans have none");
+  if (shared_ && config_.batch_invariant) throw Fault("levels are given, but batch_invariant plans have none");
   need_limit("levels", static_cast<std::int64_t>(input.levels.size()), config_.limits.levels, "levels");
   // The last level numbers token rows directly; items of rows without keys belong to it.
   const std::int64_t levels = static_cast<std::int64_t>(input.levels.size()) + 1;
@@ -306,7 +327,8 @@ void Planner::read_block_rows(const Input& input) {
       if (begin == qo_[b + 1]) continue;  // no rows, nobody reads the list
       const std::int64_t blocks =
           listed ? indptr[row + 1] - indptr[row] : ceil_div(kv_len_[b], config_.block_size);
-      if (blocks * config_.block_size > kMax) throw Fault(text("kv_indptr[%lld] gives more than 2**31 - 1 keys", static_cast<long long>(row + 1)));
+      if (blocks * config_.block_size > kMax)
+        throw Fault(text("kv_indptr[%lld] gives more than 2**31 - 1 keys", static_cast<long long>(row + 1)));
       const auto keys = static_cast<std::int32_t>(listed ? blocks * config_.block_size : kv_len_[b]);
       add_row(indptr[row], 0, begin, std::min(begin + step(b), qo_[b + 1]), keys);
       entries += blocks;
@@ -314,7 +336,7 @@ void Planner::read_block_rows(const Input& input) {
   copy_lists("", 0, indices, positions, entries, config_.block_size, 0, sparse);
 }
 
-// Moves the lists of block rows [first_row, …) into the arena, where their `list` becomes an index of the level's own.
+// Moves the lists of block rows [first_row, …) into the arena; their `list` then counts the level's own entries.
 void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& indices, const Ints& positions,
                          std::int64_t entries, std::int32_t block_size, std::size_t first_row, bool by_index) {
   need_limit("blocks", entries_ += entries, config_.limits.blocks, "entries of kv_indices");
@@ -350,7 +372,8 @@ void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& ind
       if (positions.given) copy_ints(place_name.c_str(), positions, from, blocks, kMax - block_size, own);
       for (std::int64_t j = 0; !positions.given && j < blocks; ++j) {
         const std::int64_t position = std::int64_t{to[cursor + j]} * block_size;
-        if (position > kMax - block_size) throw Fault(text("kv_indices: block %d lies at a position beyond 2**31 - 1", to[cursor + j]));
+        if (position > kMax - block_size)
+          throw Fault(text("kv_indices: block %d lies at a position beyond 2**31 - 1", to[cursor + j]));
         own[j] = static_cast<std::int32_t>(position);
       }
       row.order = order_of(own, blocks, block_size);
@@ -362,8 +385,8 @@ void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& ind
   num_slots_ = std::max(num_slots_, (largest + 1) * block_size);
 }
 
-void Planner::read_level(const LevelInput& input, std::int32_t level) {
-  const std::string prefix = text("levels[%d].", level);
+// What can be said of a level without reading its lists; returns its block rows.
+std::int64_t Planner::check_level(const LevelInput& input, const std::string& prefix) {
   const auto name = [&](const char* argument) { return prefix + argument; };
   const Ints &qo = input.qo_indptr, &indptr = input.kv_indptr;
   need_host(name("qo_indptr").c_str(), qo);
@@ -373,36 +396,52 @@ void Planner::read_level(const LevelInput& input, std::int32_t level) {
   need_indptr(name("kv_indptr").c_str(), indptr);
   need_size(name("kv_indptr").c_str(), indptr, rows + 1, "block rows + 1");
   if (!input.kv_indices.given) throw Fault(name("kv_indices is missing"));
-  for (const auto& [argument, ints] : {std::pair{"kv_indices", &input.kv_indices}, {"kv_positions", &input.kv_positions}})
+  const std::pair<const char*, const Ints*> lists[] = {{"kv_indices", &input.kv_indices},
+                                                       {"kv_positions", &input.kv_positions}};
+  for (const auto& [argument, ints] : lists)
     if (ints->given && ints->size < indptr[rows])
       throw Fault(text("%s has %lld entries, need kv_indptr[-1] = %lld", name(argument).c_str(),
                        static_cast<long long>(ints->size), static_cast<long long>(indptr[rows])));
   if (input.kv_positions.given) need_host(name("kv_positions").c_str(), input.kv_positions);
-  if (input.block_size < 1) throw Fault(text("%s is %d, need at least 1", name("block_size").c_str(), input.block_size));
+  if (input.block_size < 1)
+    throw Fault(text("%s is %d, need at least 1", name("block_size").c_str(), input.block_size));
+  if (input.kv_len.given) {
+    need_host(name("kv_len").c_str(), input.kv_len);
+    need_size(name("kv_len").c_str(), input.kv_len, rows, "block rows");
+  }
   need_limit("level_rows", level_rows_ += covered, config_.limits.level_rows, "token rows over all levels");
+  return rows;
+}
+
+// Copies the token rows that a level gathers.
+void Planner::read_tokens(const Ints& given, const std::string& name, std::int64_t covered, std::int32_t level) {
+  need_host(name.c_str(), given);
+  need_size(name.c_str(), given, covered, "qo_indptr[-1]");
+  Level& view = at<Level>(at<PlanHeader>(0)->levels_at)[level];
+  view.tokens = allocate(covered * 4);
+  auto* tokens = at<std::int32_t>(view.tokens);
+  copy_ints(name.c_str(), given, 0, covered, std::int64_t{num_rows_} - 1, tokens);
+  stamp_.assign(static_cast<std::size_t>(num_rows_), 0);
+  for (std::int64_t t = 0; t < covered; ++t)
+    if (stamp_[static_cast<std::size_t>(tokens[t])]++ != 0)
+      throw Fault(text("%s[%lld] is %d again, need each token row once a level", name.c_str(),
+                       static_cast<long long>(t), tokens[t]));
+  tokens_.back() = tokens;
+}
+
+void Planner::read_level(const LevelInput& input, std::int32_t level) {
+  const std::string prefix = text("levels[%d].", level);
+  const std::int64_t rows = check_level(input, prefix), covered = input.qo_indptr[rows];
+  const Ints &qo = input.qo_indptr, &indptr = input.kv_indptr;
   Level& view = at<Level>(at<PlanHeader>(0)->levels_at)[level];
   view.block_size = input.block_size;
   tokens_.push_back(nullptr);
   block_sizes_.push_back(input.block_size);
   if (input.tokens.given) {
-    need_host(name("tokens").c_str(), input.tokens);
-    need_size(name("tokens").c_str(), input.tokens, covered, "qo_indptr[-1]");
-    view.tokens = allocate(covered * 4);
-    auto* tokens = at<std::int32_t>(view.tokens);
-    copy_ints(name("tokens").c_str(), input.tokens, 0, covered, std::int64_t{num_rows_} - 1, tokens);
-    stamp_.assign(static_cast<std::size_t>(num_rows_), 0);
-    for (std::int64_t t = 0; t < covered; ++t)
-      if (stamp_[tokens[t]]++ != 0)
-        throw Fault(text("%s[%lld] is %d again, need each token row once a level", name("tokens").c_str(),
-                         static_cast<long long>(t), tokens[t]));
-    tokens_.back() = tokens;
+    read_tokens(input.tokens, prefix + "tokens", covered, level);
   } else if (covered > num_rows_) {
-    throw Fault(text("%s ends at %lld, need at most qo_indptr[-1] = %d", name("qo_indptr").c_str(),
+    throw Fault(text("%sqo_indptr ends at %lld, need at most qo_indptr[-1] = %d", prefix.c_str(),
                      static_cast<long long>(covered), num_rows_));
-  }
-  if (input.kv_len.given) {
-    need_host(name("kv_len").c_str(), input.kv_len);
-    need_size(name("kv_len").c_str(), input.kv_len, rows, "block rows");
   }
   const std::size_t first_row = rows_.size();
   std::int64_t entries = 0;
@@ -410,8 +449,9 @@ void Planner::read_level(const LevelInput& input, std::int32_t level) {
     const std::int64_t room = (indptr[r + 1] - indptr[r]) * input.block_size;
     const std::int64_t keys = input.kv_len.given ? input.kv_len[r] : room;
     if (keys < 0 || keys > std::min(room, kMax))
-      throw Fault(text("%s[%lld] is %lld, need 0 to %lld (its blocks)", name("kv_len").c_str(),
-                       static_cast<long long>(r), static_cast<long long>(keys), static_cast<long long>(std::min(room, kMax))));
+      throw Fault(text("%skv_len[%lld] is %lld, need 0 to %lld (its blocks)", prefix.c_str(),
+                       static_cast<long long>(r), static_cast<long long>(keys),
+                       static_cast<long long>(std::min(room, kMax))));
     if (keys == 0 || qo[r] == qo[r + 1]) continue;
     add_row(indptr[r], level, static_cast<std::int32_t>(qo[r]), static_cast<std::int32_t>(qo[r + 1]),
             static_cast<std::int32_t>(keys));

@@ -39,10 +39,10 @@ std::int32_t Planner::token_row(const BlockRow& row, std::int32_t token) const {
 void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count) {
   const TileCost& cost = config_.tiles[static_cast<std::size_t>(tile)];
   const std::int32_t block_size = block_sizes_[static_cast<std::size_t>(row.level)];
-  const std::int32_t last = (packed_begin + packed_count - 1) / config_.group;
+  const std::int32_t first = packed_begin / config_.group, last = (packed_begin + packed_count - 1) / config_.group;
   const bool gathered = tokens_[static_cast<std::size_t>(row.level)] != nullptr;
   std::int32_t begin = row.keys, end = 0, full_from = 0, full_to = row.order == Order::kUnsorted ? 0 : row.keys;
-  for (std::int32_t token = packed_begin / config_.group; token <= last;) {
+  for (std::int32_t token = first; token <= last;) {
     const std::int32_t b = row_request_[token_row(row, token)];
     std::int32_t low = token_row(row, token), high = low;
     if (gathered) {
@@ -76,9 +76,9 @@ void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t pack
   task.tile = tile;
   task.packed_begin = packed_begin;
   task.packed_count = packed_count;
-  task.request = row_request_[token_row(row, packed_begin / config_.group)];
+  task.request = row_request_[token_row(row, first)];
   if (begin >= end) return;
-  task.kv_begin = begin / cost.keys * cost.keys;
+  task.kv_begin = begin < cost.keys ? 0 : begin / cost.keys * cost.keys;
   task.tiles = (end - task.kv_begin + cost.keys - 1) / cost.keys;
   task.kv_end = static_cast<std::int32_t>(
       std::min<std::int64_t>(task.kv_begin + std::int64_t{task.tiles} * cost.keys, row.keys));
