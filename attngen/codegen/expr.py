@@ -33,7 +33,7 @@ from attngen.codegen.overflow import Range, exact_range, integer_range, within
 from attngen.errors import NOWHERE, Span
 from attngen.ir.types import LIMITS
 
-LINE: Final = 88  # a longer operand becomes a statement
+LINE: Final = 96  # where an expression is longer, its operands become statements
 _BITWISE: Final = (BIT_AND, BIT_XOR, BIT_OR)
 _RESERVED: Final = KEYWORDS | {
     "row", "column", "lane", "lanes", "s", "lse", "at", "args", "F", "I", "Row", "Column", "Lanes", "simd", "math",
@@ -72,6 +72,7 @@ class Leaf:
     text: str
     varying: bool = False
     in_lane: bool = False
+    range: Range | None = None  # of an integer, where it is known
 
 
 class Identifiers:
@@ -123,7 +124,8 @@ class Emitter:
                 self.varying[number], self.in_lane[number] = self._placement(node)
                 if node.type.base in LIMITS:
                     operands = [self.ranges.get(arg, LIMITS["i64"]) for arg in node.args]
-                    self.ranges[number] = integer_range(node, operands)
+                    leaf = self.leaves.get((node.kind, str(node.payload)), _INVISIBLE)
+                    self.ranges[number] = leaf.range or integer_range(node, operands)
 
     def _placement(self, node: Node) -> tuple[bool, bool]:
         match node.kind:
@@ -183,13 +185,24 @@ class Emitter:
             if self.graph.nodes[number].kind == "lane_sum":
                 self.texts[number] = self._sum(number, statements)
                 continue
-            text = self._text(number)
+            text = self._fitting_text(number, uses, statements)
             inner_root = number in roots and uses[number] == 0
-            wanted = uses[number] > 1 or number in captured or number in self.graph.names or len(text.text) > LINE
+            wanted = uses[number] > 1 or number in captured or number in self.graph.names
             if wanted and not inner_root and not self._is_plain(number):
                 text = self._declare(number, text.text, statements)
             self.texts[number] = text
         return statements
+
+    def _fitting_text(self, number: int, members: Mapping[int, int], statements: list[Statement]) -> Text:
+        """The node's text; where it is too long, its longest operands become statements first."""
+        text = self._text(number)
+        operands = [arg for arg in self.graph.nodes[number].args if arg in members]
+        for arg in sorted(operands, key=lambda arg: -len(self.texts[arg].text)):
+            if len(text.text) <= LINE or self.texts[arg].text.isidentifier() or self._is_plain(arg):
+                break
+            self.texts[arg] = self._declare(arg, self.texts[arg].text, statements)
+            text = self._text(number)
+        return text
 
     def _declare(self, number: int, value: str, statements: list[Statement]) -> Text:
         node = self.graph.nodes[number]
@@ -220,7 +233,7 @@ class Emitter:
                     raise ValueError(f"{node.kind} `{node.payload}` can't be seen in this stage")
                 return Text(self.leaves[node.kind, str(node.payload)].text)
             case "load":
-                return _call(f"{tensor_member(str(node.payload))}.load", args)
+                return _call(f"{member_name(str(node.payload))}.load", args)
             case "unary":
                 return self._unary(number, node, args[0])
             case "binary":
@@ -289,7 +302,7 @@ _INVISIBLE: Final = Leaf("")
 def over_lanes(head: str, body: Sequence[Statement], value: Text, span: Span) -> Iterator[Statement]:
     """`head([&](auto lane) { … return value; });` on one line where it fits."""
     line = f"{head}([&](auto lane) {{ return {value}; }});"
-    if not body and len(line) <= LINE + 16:
+    if not body and len(line) <= LINE + 8:
         yield Statement(line, span)
         return
     yield Statement(f"{head}([&](auto lane) {{", span)
@@ -298,7 +311,7 @@ def over_lanes(head: str, body: Sequence[Statement], value: Text, span: Span) ->
     yield Statement("});", NOWHERE)
 
 
-def tensor_member(name: str) -> str:
+def member_name(name: str) -> str:
     """What a parameter's member is called: no keyword and no local name ends so."""
     return f"{name}_"
 

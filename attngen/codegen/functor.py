@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -15,10 +16,11 @@ from attngen.codegen.expr import (
     Leaf,
     Statement,
     Text,
+    member_name,
     over_lanes,
-    tensor_member,
 )
 from attngen.codegen.graph import Graph
+from attngen.codegen.overflow import Range
 from attngen.codegen.render import HERE, render
 from attngen.codegen.source import KernelConfig
 from attngen.codegen.tables import tabulate
@@ -69,7 +71,9 @@ class _Functor:
         self.variant = variant = tabulate(variant)
         self.config = config
         self.members = self._parameters()
+        self.ranges: dict[str, Range] = {}  # of the integer bindings seen so far
         self.launch = self._launch_leaves()
+        self.launch_statements = self._assigning(self._bindings("launch"), self.launch, "")
         self.tables = {b.name: b.value for b in variant.bindings if b.scope == "lane"}
         self.derived_tables: set[str] = set()
         self.column_varying: dict[str, bool] = {}
@@ -81,20 +85,22 @@ class _Functor:
         members, word = [], 0
         for scalar in self.variant.scalars:
             kind = UNIFORM_TYPES[scalar.type]
-            members.append((kind, tensor_member(scalar.name), f"scalar<{kind}>(args + {word})"))
+            members.append((kind, member_name(scalar.name), f"scalar<{kind}>(args + {word})"))
             word += 2
         for tensor in self.variant.tensors:
             kind = f"Tensor<{STORAGE[tensor.dtype].cxx.removeprefix('attngen::')}, {len(tensor.dims)}>"
-            members.append((kind, tensor_member(tensor.name), f"args + {word}"))
+            members.append((kind, member_name(tensor.name), f"args + {word}"))
             word += 1 + 2 * len(tensor.dims)
         return members
 
     def _launch_leaves(self) -> Leaves:
         leaves: Leaves = {("index", name): Leaf(text) for name, text in _SIZES.items()}
         for scalar in self.variant.scalars:
-            leaves["scalar", scalar.name] = Leaf(tensor_member(scalar.name))
+            leaves["scalar", scalar.name] = Leaf(member_name(scalar.name), range=_declared(scalar.range))
+        for tensor in self.variant.tensors:
+            leaves["load", tensor.name] = Leaf(member_name(tensor.name), range=_declared(tensor.range))
         for binding in self._bindings("launch"):
-            leaves["var", binding.name] = Leaf(binding.name)
+            leaves["var", binding.name] = Leaf(binding.name, range=self.ranges.get(binding.name))
         return leaves
 
     def _bindings(self, scope: str) -> list[Binding]:
@@ -102,15 +108,16 @@ class _Functor:
 
     def _row_leaves(self) -> Leaves:
         leaves: Leaves = {("index", name): Leaf(f"row.{name}") for name in _ROW_INDICES}
-        leaves |= {("var", b.name): Leaf(f"row.{b.name}") for b in self._bindings("row")}
+        leaves |= {("var", b.name): Leaf(f"row.{b.name}", range=self.ranges.get(b.name)) for b in self._bindings("row")}
         return self.launch | leaves
 
     def _column_leaves(self, *, varying: bool) -> Leaves:
         leaves: Leaves = {("index", name): Leaf(f"column.{name}", varying) for name in ("kv", "slot")}
         leaves["index", "hk"] = Leaf("column.hk")
         for binding in self._bindings("column"):
-            leaf = Leaf(f"column.{binding.name}", varying and self.column_varying.get(binding.name, True))
-            leaves["var", binding.name] = leaf
+            varies = varying and self.column_varying.get(binding.name, True)
+            known = self.ranges.get(binding.name)
+            leaves["var", binding.name] = Leaf(f"column.{binding.name}", varies, range=known)
         return self.launch | leaves
 
     def _lane_leaves(self, variable: str) -> Leaves:
@@ -147,17 +154,15 @@ class _Functor:
         found: list[Statement] = []
         for binding in bindings:
             statements, text, emitter, root = self._value(binding.value, leaves)
+            varying = emitter.varying[root]
             if place == "column.":
-                self.column_varying[binding.name] = emitter.varying[root]
-                leaves["var", binding.name] = Leaf(f"column.{binding.name}", emitter.varying[root])
+                self.column_varying[binding.name] = varying
+            if root in emitter.ranges:
+                self.ranges[binding.name] = emitter.ranges[root]
+            known = self.ranges.get(binding.name)
+            leaves["var", binding.name] = Leaf(f"{place}{binding.name}", varying, range=known)
             assign = Statement(f"{place}{binding.name} = {text};", binding.value.span)
-            if statements:
-                # A block, so that the names of one binding don't meet those of the next.
-                found.append(Statement("{", NOWHERE))
-                found += [Statement(f"  {s.text}", s.span) for s in (*statements, assign)]
-                found.append(Statement("}", NOWHERE))
-            else:
-                found.append(assign)
+            found += _braced([*statements, assign]) if statements else [assign]
         return found
 
     def _vector_body(self, expr: Expr, variable: str, lanes: int, leaves: Leaves) -> tuple[str, ...]:
@@ -227,10 +232,10 @@ class _Functor:
         if not initialisers:
             return head
         line = f"{head} : {', '.join(initialisers)}"
-        return line if len(line) <= LINE else f"{head}\n      : " + ",\n        ".join(initialisers)
+        return line if len(line) <= LINE + 12 else f"{head}\n      : " + ",\n        ".join(initialisers)
 
     def _constructor(self) -> tuple[str, ...]:
-        statements = self._assigning(self._bindings("launch"), dict(self.launch), "")
+        statements = list(self.launch_statements)
         scale = self.variant.scale_log2
         if scale is not None and not isinstance(scale, Const):
             before, text, _, _ = self._value(scale, self.launch)
@@ -246,9 +251,7 @@ class _Functor:
         for name, value in self.tables.items():
             before, text, _, _ = self._value(value, leaves)
             inner = [*before, Statement(f"{name}[d] = {text};", value.span)]
-            if before:
-                inner = [Statement("{", NOWHERE), *(Statement(f"  {s.text}", s.span) for s in inner), Statement("}", NOWHERE)]
-            statements += [Statement(f"  {s.text}", s.span) for s in inner]
+            statements += _indented(_braced(inner) if before else inner)
         statements.append(Statement("}", NOWHERE))
         for table in sorted(self.derived_tables):
             name, partner, lanes = table.split(":")
@@ -304,21 +307,38 @@ class _Functor:
         scopes = self._scope_hooks()
         hooks = [*scopes, *self._element_hooks(), *self._vector_hooks()]
         constructor = self._constructor()
-        bodies = "\n".join(line for hook in hooks for line in hook.body)
+        keep_sizes = any("sizes." in line for hook in hooks for line in hook.body)
         return {
             "title": _title(self.variant, self.config),
             "name": functor_name(self.variant),
             "flags": self._flags(),
             "parameters": [
-                *(["Sizes sizes"] if "sizes." in bodies else []),
+                *(["Sizes sizes"] if keep_sizes else []),
                 *(f"{kind} {member}" for kind, member, _ in self.members),
             ],
             "fields": self._fields(),
-            "constructor": Hook("", self._constructor_head("sizes." in bodies, "sizes." in str(constructor)), constructor),
+            "constructor": Hook("", self._constructor_head(keep_sizes, "sizes." in "".join(constructor)), constructor),
             "row_fields": [f"{UNIFORM_TYPES[b.value.type.base]} {b.name}" for b in self._bindings("row")],
             "column_fields": [self._column_field(b) for b in self._bindings("column")],
             "hooks": hooks,
         }
+
+
+def _declared(ends: Sequence[int | float | str] | None) -> Range | None:
+    """The values that a half-open range of whole numbers declares; an end that names a dimension is any size."""
+    if ends is None or any(isinstance(end, float) for end in ends):
+        return None
+    low, high = ((2**30 if side else 0) if isinstance(end, str) else int(end) for side, end in enumerate(ends))
+    return low, high - 1
+
+
+def _indented(statements: Sequence[Statement]) -> list[Statement]:
+    return [Statement(f"  {statement.text}", statement.span) for statement in statements]
+
+
+def _braced(statements: Sequence[Statement]) -> list[Statement]:
+    """A block, so that the names of one binding don't meet those of the next."""
+    return [Statement("{", NOWHERE), *_indented(statements), Statement("}", NOWHERE)]
 
 
 def _hook(head: str, signature: str, body: tuple[str, ...]) -> Hook:
@@ -326,7 +346,7 @@ def _hook(head: str, signature: str, body: tuple[str, ...]) -> Hook:
     text = "\n".join(body)
     for name in ("row", "column", "lse"):
         if not _mentions(text, name):
-            signature = signature.replace(f"& {name},", "&,").replace(f"& {name})", "&)").replace(f"float {name})", "float)")
+            signature = re.sub(rf"(&|float) {name}([,)])", r"\1\2", signature)
     return Hook(head, signature, body)
 
 

@@ -122,9 +122,7 @@ class Graph:
             case _:
                 assert_never(expr)
 
-    def make(
-        self, kind: str, payload: Hashable, type: Type, args: tuple[int, ...] = (), span: Span = NOWHERE
-    ) -> int:
+    def make(self, kind: str, payload: Hashable, type: Type, args: tuple[int, ...] = (), span: Span = NOWHERE) -> int:
         """The number of this node, which is new if none equals it."""
         node = Node(kind, payload, type, args)
         if node not in self._numbers:
@@ -154,8 +152,9 @@ class Graph:
                     return self.make("table", f"{node.payload}:{lane}:{self.lanes}", type, (), span)
                 return self.permute(self.add(self.tables[str(node.payload)]), lane)
             case "var":
-                args = () if isinstance(lane, str) else (lane,)
-                return self.make("lane_at", lane if isinstance(lane, str) else "index", type, args, span)
+                if isinstance(lane, str):
+                    return self.make("lane_at", lane, type, (), span)
+                return self.make("lane_at", "index", type, (lane,), span)
             case "index":
                 return self.lane_number(number, lane)
             case "table":
@@ -165,7 +164,9 @@ class Graph:
                 return self.permute(self.add(self.tables[name]), self._compose(partner, (), lane))
             case "lane_at":
                 own = self.make("var", self.input, node.type, (), span)
-                return own if node.payload == lane else self.permute(own, self._compose(str(node.payload), node.args, lane))
+                if node.payload == lane:
+                    return own
+                return self.permute(own, self._compose(str(node.payload), node.args, lane))
             case _:
                 args = tuple(self.permute(arg, lane) for arg in node.args)
                 return self.make(node.kind, node.payload, type, args, span)

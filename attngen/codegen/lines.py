@@ -8,7 +8,7 @@ from typing import Final
 
 # file:12:3: error: text   (g++)      file(12): error: text   (nvcc)      file(12): error #20: text
 _GCC: Final = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<message>.*)$")
-_NVCC: Final = re.compile(r"^(?P<file>[^(\n]+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<message>.*)$")
+_NVCC: Final = re.compile(r"^(?P<file>[^(\n]+)\((?P<line>\d+)\): (?:\w+ )?error(?: #[\w-]+)?: (?P<message>.*)$")
 
 
 @dataclass(frozen=True, slots=True)

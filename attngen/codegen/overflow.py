@@ -27,7 +27,7 @@ def integer_range(node: Node, args: Sequence[Range]) -> Range:
             return (0, _INDEX)
         case "select", _:
             return (min(args[1][0], args[2][0]), max(args[1][1], args[2][1]))
-        case ("binary" | "unary"), ("+" | "-" | "*"):
+        case (("binary" | "unary"), ("+" | "-" | "*")):
             exact = exact_range(node, args)
             return exact if within(exact, limits) else limits
         case "binary", "&" if args[0][0] >= 0 or args[1][0] >= 0:

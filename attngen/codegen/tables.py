@@ -34,4 +34,4 @@ def tabulate(variant: Variant) -> Variant:
     stages = {name: getattr(variant, name) for name in _STAGES}
     swapped = {name: map_expr(stage, swap) for name, stage in stages.items() if stage is not None}
     tables = tuple(Binding("lane", table.name, load) for load, table in found.items())
-    return replace(variant, bindings=(*variant.bindings, *tables), **swapped)
+    return replace(variant, bindings=(*variant.bindings, *tables), **swapped)  # type: ignore[arg-type]

@@ -62,7 +62,9 @@ class Grower:
         """An expression of at most that depth."""
         if depth == 0 or self.random.random() < 0.08:
             return self.leaf(base, scope)
-        kind = self.random.choice(["operator", "operator", "operator", "call", "select", "load", "cast", "unary", "let"])
+        kind = self.random.choice(
+            ["operator", "operator", "operator", "call", "select", "load", "cast", "unary", "let"]
+        )
         match kind:
             case "operator":
                 return self.operator(base, depth, scope)

@@ -33,7 +33,9 @@ def grow(source: random.Random, depth: int, scope: tuple[Var, ...] = ()) -> Expr
         leaves: list[Expr] = [Var("x", VEC), Var("x", VEC), TABLE, Load("w", (D,), VEC), cast(D, "f32"), *scope]
         return source.choice(leaves)
     a = grow(source, depth - 1, scope)
-    match source.choice(["+", "-", "*", "half", "half", "pair", "pair", "index", "lane", "sum", "select", "max", "let"]):
+    match source.choice(
+        ["+", "-", "*", "half", "half", "pair", "pair", "index", "lane", "sum", "select", "max", "let"]
+    ):
         case "+" | "-" as op:
             return binary(op, a, grow(source, depth - 1, scope))
         case "*":

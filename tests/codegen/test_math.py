@@ -144,8 +144,12 @@ def test_pow(library: ctypes.CDLL) -> None:
     base = np.exp2(source.uniform(-126, 127, 1 << 17)).astype(np.float32)
     close = source.uniform(0.0, 4.0, 1 << 17).astype(np.float32)
     x = np.concatenate([base, close, -close])
-    y = np.concatenate([source.uniform(-1, 1, base.size), source.uniform(-40, 40, close.size), np.arange(close.size) % 31])
-    edges = np.float32([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 1e30, -1e30, np.inf, -np.inf, np.nan, 1e-40])
+    y = np.concatenate(
+        [source.uniform(-1, 1, base.size), source.uniform(-40, 40, close.size), np.arange(close.size) % 31]
+    )
+    edges = np.float32(
+        [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 1e30, -1e30, np.inf, -np.inf, np.nan, 1e-40]
+    )
     x = np.concatenate([x, np.repeat(edges, edges.size)])
     y = np.concatenate([y.astype(np.float32), np.tile(edges, edges.size)])
     with np.errstate(all="ignore"):

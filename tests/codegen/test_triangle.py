@@ -84,7 +84,8 @@ class Results(ctypes.Structure):
         ("column_i64", ctypes.c_int64 * KEYS), ("row_i64", ctypes.c_int64),
         ("column_i32", ctypes.c_int32 * KEYS), ("column_bool", ctypes.c_int32 * KEYS), ("mask", ctypes.c_int32 * KEYS),
         ("row_i32", ctypes.c_int32), ("row_bool", ctypes.c_int32),
-        ("column_f32", ctypes.c_float * KEYS), ("logits", ctypes.c_float * KEYS), ("value_scale", ctypes.c_float * KEYS),
+        ("column_f32", ctypes.c_float * KEYS), ("logits", ctypes.c_float * KEYS),
+        ("value_scale", ctypes.c_float * KEYS),
         ("row_f32", ctypes.c_float), ("sink", ctypes.c_float),
     ]  # fmt: skip
 
