@@ -40,6 +40,7 @@ from attngen.ir.nodes import (
     Var,
     Variant,
 )
+from attngen.ir.numbers import round_f32
 from attngen.ir.types import BOOL, F32, I32, I64, VEC
 
 LANES = 8
@@ -341,8 +342,8 @@ class World:
         return Environment(indices, self.scalars, self.tensors, self.inputs, named, LANES)
 
 
-_SINGLES = st.one_of(FLOATS, st.floats(-8.0, 8.0, width=32), st.just(float("nan")))
-_RARE_FLOATS = (0.0, -0.0, 1e30, float("inf"), float("nan"), 0.1)
+_SINGLES = st.one_of(FLOATS.map(round_f32), st.floats(-8.0, 8.0, width=32), st.just(float("nan")))
+_RARE_FLOATS = (0.0, -0.0, round_f32(1e30), float("inf"), float("nan"), round_f32(0.1))
 _TENSOR_VALUES: dict[str, Callable[[random.Random], Any]] = {
     "slope": lambda r: r.choice(_RARE_FLOATS) if r.random() < 0.2 else r.randint(-64, 64) / 8,
     "bias": lambda r: r.randint(-16, 15) / 8,
