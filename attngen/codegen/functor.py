@@ -232,7 +232,7 @@ class _Functor:
         if not initialisers:
             return head
         line = f"{head} : {', '.join(initialisers)}"
-        return line if len(line) <= LINE + 12 else f"{head}\n      : " + ",\n        ".join(initialisers)
+        return line if len(line) <= LINE + 8 else f"{head}\n      : " + ",\n        ".join(initialisers)
 
     def _constructor(self) -> tuple[str, ...]:
         statements = list(self.launch_statements)

@@ -39,7 +39,10 @@ struct Qwen3FusedFunctor {
     F column0;
   };
 
-  ATTNGEN_FN Qwen3FusedFunctor(const Word* args, Sizes) : theta_(scalar<float>(args + 0)), qw_(args + 2), kw_(args + 5) {
+  ATTNGEN_FN Qwen3FusedFunctor(const Word* args, Sizes)
+      : theta_(scalar<float>(args + 0)),
+        qw_(args + 2),
+        kw_(args + 5) {
 #line 8 "qwen3.attn"
     launch0 = math::log2(theta_);
     for (std::int32_t d = 0; d < 128; ++d) {
@@ -51,14 +54,14 @@ struct Qwen3FusedFunctor {
     }
     for (std::int32_t d = 0; d < 128; ++d) lane1_half_128[d] = lane1[(d + 64) % 128];
     for (std::int32_t d = 0; d < 128; ++d) lane2_half_128[d] = lane2[(d + 64) % 128];
-#line 55 "functor.hpp"
+#line 58 "functor.hpp"
   }
 
   ATTNGEN_FN Row row(const RowAt& at) const {
     Row row{at};
 #line 9 "qwen3.attn"
     row.row0 = math::to_f32(row.pos);
-#line 62 "functor.hpp"
+#line 65 "functor.hpp"
     return row;
   }
 
@@ -67,7 +70,7 @@ struct Qwen3FusedFunctor {
     Column<F, I> column{at};
 #line 9 "qwen3.attn"
     column.column0 = math::to_f32(column.kv);
-#line 71 "functor.hpp"
+#line 74 "functor.hpp"
     return column;
   }
 
@@ -80,7 +83,7 @@ struct Qwen3FusedFunctor {
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 3 "<prelude>/masks.attn"
     return column.kv <= row.pos;
-#line 84 "functor.hpp"
+#line 87 "functor.hpp"
   }
 
   template <class Lanes>
@@ -104,7 +107,7 @@ struct Qwen3FusedFunctor {
       const auto t2 = row.row0 * lane.table(lane0);
       return x * math::cos(t2) + select(lane.d() < 64, -t, t) * math::sin(t2);
     });
-#line 108 "functor.hpp"
+#line 111 "functor.hpp"
   }
 
   template <class Lanes>
@@ -129,7 +132,7 @@ struct Qwen3FusedFunctor {
 #line 11 "qwen3.attn"
       return x * math::cos(t2) + select(lane.d() < 64, -t, t) * math::sin(t2);
     });
-#line 133 "functor.hpp"
+#line 136 "functor.hpp"
   }
 };
 
