@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from attngen.errors import AttnError
 from attngen.ir.evaluate import Environment, evaluate
 from attngen.ir.make import binary, f32, i32
-from attngen.ir.nodes import Apply, Const, Expr, Index, Let, Loop, Reduce, Type, Var, Variant
+from attngen.ir.nodes import Apply, Carry, Const, Expr, Function, Index, Let, Loop, Reduce, Type, Var, Variant
 from attngen.ir.numbers import NUMBERS_F32
 from attngen.ir.passes.fold import fold
 from attngen.ir.passes.inline import inline
@@ -76,8 +76,6 @@ def test_too_many_iterations_are_refused() -> None:
 
 
 def test_deep_loops_unroll_without_deep_recursion() -> None:
-    from attngen.ir.nodes import Carry
-
     step = binary("+", binary("*", Var("a", F32), Var("s", F32)), f32(1.0))
     loop = Loop("j", i32(1000), (Carry("a", f32(0.0), step),), "a", F32)
     variant = fold(unroll(Variant("a", None, (), (), logits=loop)))
@@ -113,3 +111,14 @@ X = Var("x", VEC)
 def test_identities(expr: Expr, expected: Expr | None) -> None:
     folded = fold(Variant("a", None, (), (), logits=expr))
     assert folded.logits == (expr if expected is None else expected)
+
+
+def test_a_scalar_may_be_given_for_a_vec() -> None:
+    p, x = Var("p", VEC), Var("x", VEC)
+    square = Function("square", (p,), binary("*", p, p))
+    query = binary("+", x, Apply("square", (f32(3.0),), None, None, VEC))
+    variant = Variant("a", None, (), (), (square,), query=query)
+    inlined = fold(inline(variant))
+    assert inlined.query == binary("+", x, f32(9.0))
+    env: Environment[Any] = Environment(variables={"x": (1.0, 2.0)}, functions={"square": square}, lanes=2)
+    assert evaluate(query, env, NUMBERS_F32) == (10.0, 11.0)
