@@ -130,4 +130,4 @@ def verdict_of(variant: LoadedVariant, batch: RandomBatch, out: torch.Tensor, ls
     from_reference = batch.for_reference()
     exact = reference(variant.ir, from_reference)
     plain = rounded(variant.ir, from_reference, out.dtype)
-    return judge(out, lse, exact, plain, out.dtype)
+    return judge(out, lse, exact, plain)

@@ -2,7 +2,7 @@
 
 exact = reference(variant, batch)                       # fp64
 plain = rounded(variant, batch, torch.bfloat16)         # fp32 sums, operands rounded as kernels round them
-verdict = judge(out, lse, exact, plain, torch.bfloat16)
+verdict = judge(out, lse, exact, plain)
 """
 
 from __future__ import annotations

@@ -30,27 +30,26 @@ class Verdict:
         return self.error <= self.bound and self.relative <= self.relative_bound and self.lse_error <= self.lse_bound
 
 
-def judge(out: torch.Tensor, lse: torch.Tensor | None, exact: State, rounded: State, dtype: torch.dtype) -> Verdict:
+def judge(out: torch.Tensor, lse: torch.Tensor | None, exact: State, rounded: State) -> Verdict:
     """Compare a kernel's `out` and natural `lse` with the exact result.
 
     With E the error of `rounded` against `exact`, max-abs or L2-relative, a bound is `1.1 * E + floor`.  The floor is
-    what no algorithm can promise: a few fp32 roundings of the logits (each moves a weight by that much relatively) and
-    of the sums, `4 * 2^-23 * (1 + max |logit|)`, relative to the largest output; the max-abs bound also has half a
-    unit in the last place of the output type there, since one final rounding either way is luck and not accuracy.
-    Rows or elements where the exact result isn't finite must match it: NaN for NaN, and an infinity of the same sign.
+    what no algorithm in fp32 can promise, relative to the largest output: `2^-23` for the sums, twice, and, with
+    softmax on, as often as the largest logit says, since a rounding of a logit s moves its weight by `2^-24 * |s|`.
+    It matters for fp32 outputs alone.  Elements whose exact value isn't finite must match it: NaN for NaN, and an
+    infinity of the same sign.
     """
-    few = 4.0 * EPSILON * (1.0 + exact.max_logit)
+    few = EPSILON * (2.0 + (exact.max_logit if exact.lse is not None else 0.0))
     rows = exact.out.shape[0]
     error, relative, size = _distance(out[:rows], exact.out)
     plain, plain_relative, _ = _distance(rounded.out, exact.out)
-    last_place = size * torch.finfo(dtype).eps / 2
     lse_error = lse_bound = 0.0
     if lse is not None and exact.lse is not None and rounded.lse is not None:
         lse_error, _, _ = _distance(lse[:rows], exact.lse)
         lse_bound = FACTOR * _distance(rounded.lse, exact.lse)[0] + few
     return Verdict(
         error=error,
-        bound=FACTOR * plain + few * size + last_place,
+        bound=FACTOR * plain + few * size,
         relative=relative,
         relative_bound=FACTOR * plain_relative + few,
         lse_error=lse_error,
