@@ -12,11 +12,12 @@ import torch
 
 from attngen import env
 from attngen.codegen.source import Manifest
-from attngen.runtime import host, workspace
+from attngen.runtime import compiled, host, workspace
 from attngen.runtime.arguments import TYPES, Slots, specification
 from attngen.runtime.kv import BlockSparse, Dense, Paged, Ragged, pool_words, split_pool
 from attngen.runtime.limits import Limits
 from attngen.runtime.plan import Ints, Level, Planner
+from attngen.runtime.plan_report import write_report
 from attngen.runtime.setup import Compilable, Options, thread_count
 
 __all__ = ["Attention", "BlockSparse", "Dense", "Level", "Limits", "Paged", "Ragged", "State"]
@@ -55,6 +56,7 @@ class Attention:
         self._planner = Planner(config, library.planner)
         self._partials = workspace.allocate(config.workspace(self.options.lanes_v))
         self._run, self._planned = self._launcher(library, threads)
+        self._handle = compiled.Handle(self._run)
         self._rows = 0
         manifest = self.manifest
         self._plan_slots = Slots(manifest, lambda p: p.phase == "plan", "is an argument of run(), not of plan()")
@@ -131,7 +133,11 @@ class Attention:
             out = self._fresh(q, (self.options.num_qo_heads, self.options.lanes_v), self.options.dtype)
         if lse is None and self._has_lse:
             lse = self._fresh(q, (self.options.num_qo_heads,), torch.float32)
-        self._run(q, k, v, out, lse, raw, *self._run_slots.place(params))
+        values = self._run_slots.place(params)
+        if torch.compiler.is_compiling():
+            compiled.launch(self._handle.number, q, k, v, out, lse, raw, values)
+        else:
+            self._run(q, k, v, out, lse, raw, *values)
         state = State((out, lse))
         state.origin = self._raw_origin if raw else self._origin
         return state
@@ -142,8 +148,6 @@ class Attention:
 
     def plan_report(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the last plan: workers over time by request, and the pattern of blocks."""
-        from attngen.runtime.plan_report import write_report
-
         write_report(self._planner, path)
 
     def _launcher(self, library: Any, threads: int) -> tuple[Any, Any]:
@@ -167,6 +171,8 @@ class Attention:
         if not getattr(q, "shape", ()):
             raise ValueError(f"argument `q` is a {type(q).__name__}; it needs a tensor [rows, Hq, D]")
         rows = q.shape[0]
+        if torch.compiler.is_compiling():  # a graph outlives the plan that it was traced with
+            return torch.zeros((rows, *shape), dtype=dtype)
         tensor = torch.empty((rows, *shape), dtype=dtype)
         if rows > self._rows:
             tensor[self._rows :].zero_()

@@ -51,7 +51,7 @@ def obtain(key: str, make: Callable[[], Recipe]) -> Path:
 
 def export(folders: Iterable[Path], out: str | os.PathLike[str]) -> None:
     """Copy finished entries and the host library into a bundle, which loads where there is no compiler."""
-    from attngen.runtime import host
+    from attngen.runtime import host  # which stands on this module
 
     store.export([*folders, host.folder()], out, fingerprint())
 

@@ -26,7 +26,7 @@ def load_kernel(folder: Path) -> Kernel:
     """Load a finished entry of the cache or of a bundle; kernels stay loaded as long as the process."""
     manifest = Manifest.from_json((folder / MANIFEST).read_text())
     toolchain.check_isa(manifest.isa, f"The kernel of `{manifest.variant}` ({manifest.config.target})")
-    from attngen.runtime import host
+    from attngen.runtime import host  # here, since checking a variant must not load tvm_ffi
 
     path = folder / "kernel.so"
     try:

@@ -210,6 +210,32 @@ def test_use_after_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(attn.run(q, pool, **params())[0], want)
 
 
+def test_torch_compile_holds_a_run_in_one_graph() -> None:
+    attn = planned()
+    graphs = 0
+
+    def count(module: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        nonlocal graphs
+        graphs += 1
+        return module.forward
+
+    @torch.compile(fullgraph=True, backend=count)
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: dict[str, Any]) -> Any:
+        out, lse = attn.run(2 * q, (k, v), gain=3, **given)
+        assert lse is not None
+        return out + 1, lse
+
+    q, (k, v) = inputs()
+    for n in (7, 9, 4096):
+        attn.plan(**PLAN, n=n)
+        out, lse = model(q, k, v, params())
+        torch.testing.assert_close(out, expected(2 * q, v, 3.0, n) + 1)
+        torch.testing.assert_close(lse, torch.full((3, HQ), 7 * math.log(2.0)))
+    attn.plan(qo_indptr=[0, 1], kv_indptr=[0, 2], kv_indices=[5, 1], kv_len=[20])
+    assert not (model(q, k, v, params())[0][1:] - 1).any()
+    assert graphs == 1
+
+
 def test_softmax_off_has_no_lse() -> None:
     attn = attention(TinyVariant(softmax=False))
     attn.plan(**PLAN)
