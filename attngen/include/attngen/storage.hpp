@@ -1,6 +1,6 @@
 // Storage types narrower than a float, and their conversions: exact one way, round to nearest even the other.
 //
-// Out of range, e4m3 becomes NaN and the others infinity, as in torch.
+// Out of range, e4m3 (which has no infinity) saturates and the others become infinite.
 #pragma once
 
 #include "attngen/simd.hpp"
@@ -85,8 +85,9 @@ ATTNGEN_FN Bits<F> encode(e4m3, F x) {
   const Bits<F> bits = float_bits(x);
   const Bits<F> magnitude = bits & 0x7fffffffu;
   const Bits<F> code = encode_magnitude<3, 7, F>(magnitude);
-  const auto beyond = simd::bit_cast<simd::Int<F>>(magnitude) > 0x43e80000;  // 464, halfway to the first absent code
-  return select(beyond, 0x7fu, code) | ((bits >> 24) & 0x80u);
+  const simd::Int<F> order = simd::bit_cast<simd::Int<F>>(magnitude);
+  const Bits<F> finite = select(order > 0x43e00000, 0x7eu, code);  // 448, the largest
+  return select(order > 0x7f800000, 0x7fu, finite) | ((bits >> 24) & 0x80u);
 }
 
 template <int kMantissa, int kBias, std::uint32_t kInfinity, class F>
