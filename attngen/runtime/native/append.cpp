@@ -111,8 +111,8 @@ std::int64_t check_slots(const Tokens& tokens, std::int64_t count, std::int64_t 
   std::int64_t longest = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     if (slots[i] >= num_slots)
-      refuse("slot " + std::to_string(slots[i]) + " of token " + std::to_string(i) + " is outside the pool, which has " +
-             std::to_string(num_slots) + " rows");
+      refuse("slot " + std::to_string(slots[i]) + " of token " + std::to_string(i) +
+             " is outside the pool, which has " + std::to_string(num_slots) + " rows");
     if (!positions || slots[i] < 0) continue;
     if (positions[i] < 0)
       refuse("position " + std::to_string(positions[i]) + " of token " + std::to_string(i) + " is negative");
@@ -134,8 +134,9 @@ void map_slots(const Requests& requests, std::int64_t block_size, std::int32_t* 
       refuse(entry("kv_len", b) + " is " + std::to_string(length) + ", but " + std::to_string(end - begin) +
              " tokens are appended; it needs the length after appending");
     const std::int64_t blocks = (length + block_size - 1) / block_size;
-    if (requests.kv_indices && (list < 0 || list + blocks > requests.num_indices || requests.kv_indptr[b + 1] - list < blocks))
-      refuse("request " + std::to_string(b) + " has " + std::to_string(requests.kv_indptr[b + 1] - list) +
+    const std::int64_t own = requests.kv_indptr[b + 1] - list;
+    if (requests.kv_indices && (list < 0 || own < blocks || list + own > requests.num_indices))
+      refuse("request " + std::to_string(b) + " has " + std::to_string(own) +
              " blocks of " + std::to_string(block_size) + "; kv_len " + std::to_string(length) + " needs " +
              std::to_string(blocks));
     for (std::int64_t token = begin; token < end; ++token) {

@@ -240,9 +240,9 @@ void Arguments::wrong_shape(const Parameter& parameter, const DLTensor& tensor, 
 std::string Arguments::wanted(const Parameter& parameter, const Extents* extents) const {
   const char* type = type_row(parameter.type).name;
   if (parameter.scalar) {
-    const char* what = parameter.type == Type::kF32 ? "a number" : parameter.type == Type::kBool ? "a bool" : "an integer";
-    return std::string(what) + (parameter.type == Type::kBool ? "" : std::string(" that fits ") + type) +
-           ", or a 0-d cpu tensor of " + type;
+    const bool truth = parameter.type == Type::kBool;
+    const char* what = parameter.type == Type::kF32 ? "a number" : truth ? "a bool" : "an integer";
+    return std::string(what) + (truth ? "" : std::string(" that fits ") + type) + ", or a 0-d cpu tensor of " + type;
   }
   std::string text = std::string(type) + "[";
   for (std::size_t axis = 0; axis < parameter.dims.size(); ++axis) {

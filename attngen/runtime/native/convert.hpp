@@ -1,5 +1,5 @@
-// Storage types to fp32 and back.  Rounds to nearest, ties to even.  f16 and bf16 overflow to infinity as IEEE says; the
-// fp8 types saturate to their largest finite value, infinities included, since a quantised cache has no use for them.
+// Storage types to fp32 and back.  Rounds to nearest, ties to even.  f16 and bf16 overflow to infinity as IEEE says;
+// the fp8 types saturate to their largest finite value, infinities included: a quantised cache has no use for those.
 #pragma once
 
 #include <cmath>
@@ -37,7 +37,8 @@ struct Small {
       return float_of(sign | (infinite ? 0x7f800000u : 0x7fc00000u));
     }
     if (magnitude >> kMantissa == 0) {
-      const float value = static_cast<float>(magnitude) * float_of(static_cast<std::uint32_t>(128 - kBias - kMantissa) << 23);
+      constexpr std::uint32_t kUnit = 128 - kBias - kMantissa;  // the exponent of the smallest subnormal
+      const float value = static_cast<float>(magnitude) * float_of(kUnit << 23);
       return sign ? -value : value;
     }
     return float_of(sign | ((magnitude << (23 - kMantissa)) + (static_cast<std::uint32_t>(127 - kBias) << 23)));

@@ -102,7 +102,8 @@ const DLTensor* read_tensor(const ffi::AnyView& any, const char* name) {
   if (!tensor) {
     const Value value = read_value(any);
     const bool other = value.kind == Value::Kind::kOther;
-    refuse(std::string("argument `") + name + "` is a " + (other ? value.type : "number or None") + "; it needs a tensor");
+    refuse(std::string("argument `") + name + "` is a " + (other ? value.type : "number or None") +
+           "; it needs a tensor");
   }
   return *tensor;
 }
@@ -164,7 +165,8 @@ Arguments read_arguments(const ffi::Array<ffi::Array<ffi::Any>>& rows, bool chec
 
 // block_size, heads_first, may_be_blocked, may_be_flat, type, heads, head_dim, head_dim_v; see runtime/kv.py.
 PoolSpec read_pool(const ffi::Array<std::int64_t>& words) {
-  return {words[0], words[1] != 0, words[2] != 0, words[3] != 0, static_cast<Type>(words[4]), words[5], words[6], words[7]};
+  return {words[0], words[1] != 0, words[2] != 0, words[3] != 0, static_cast<Type>(words[4]),
+          words[5], words[6],      words[7]};
 }
 
 std::vector<Value> read_values(ffi::PackedArgs args, int first) {
@@ -232,7 +234,8 @@ void merge_states(ffi::PackedArgs args, ffi::Any*) {
   for (int i = 4; i + 1 < args.size(); i += 2)
     states.push_back({read_tensor(args[i], "states"), read_optional_tensor(args[i + 1], "states")});
   const std::optional<Type> type = find_type(out.dtype);
-  if (!type || out.ndim != 3) refuse("states[0][0] is " + describe(out) + "; it needs a float tensor [rows, heads, lanes]");
+  if (!type || out.ndim != 3)
+    refuse("states[0][0] is " + describe(out) + "; it needs a float tensor [rows, heads, lanes]");
   merge(states, out, read_optional_tensor(args[1], "lse"), *type, args[2].cast<bool>(), args[3].cast<int>());
 }
 
