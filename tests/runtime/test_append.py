@@ -166,6 +166,10 @@ def test_wrong_arguments_are_refused_before_anything_is_written() -> None:
     refused("missing argument `kv_len`", **{**pages, "kv_len": None})
     refused("qo_indptr has 1 entries; it needs 2", **{**pages, "qo_indptr": [2]})
     refused("qo_indptr ends at 3; k has 2 tokens", **{**pages, "qo_indptr": [0, 3]})
+    two = {**pages, "kv_indptr": [0, 1, 1], "kv_len": [16, 2]}
+    refused("qo_indptr goes from 0 to 9 at entry 0; it needs to rise from 0", **{**two, "qo_indptr": [0, 9, 2]})
+    refused("qo_indptr goes from 1 to 2 at entry 0", **{**two, "qo_indptr": [1, 2, 2]})
+    refused("qo_indptr goes from 2 to 1 at entry 1|qo_indptr ends at 1", **{**two, "qo_indptr": [0, 2, 1]})
     refused(r"kv_len\[0\] is 1, but 2 tokens are appended", **{**pages, "kv_len": [1]})
     refused("request 0 has 1 blocks of 16; kv_len 17 needs 2", **{**pages, "kv_len": [17]})
     refused(r"slot .* of token 0 is outside the pool", **{**pages, "kv_indices": [2]})

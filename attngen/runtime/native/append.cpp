@@ -128,8 +128,10 @@ void map_slots(const Requests& requests, std::int64_t block_size, std::int32_t* 
   for (std::int32_t b = 0; b < requests.batch; ++b) {
     const std::int64_t begin = requests.qo_indptr[b], end = requests.qo_indptr[b + 1];
     const std::int64_t list = requests.kv_indptr[b], length = requests.kv_len[b];
-    if (begin < 0 || end < begin)
-      refuse("qo_indptr decreases at entry " + std::to_string(b) + "; it needs to be an indptr from 0");
+    if ((b == 0 && begin != 0) || end < begin || end > requests.num_tokens)
+      refuse("qo_indptr goes from " + std::to_string(begin) + " to " + std::to_string(end) + " at entry " +
+             std::to_string(b) + "; it needs to rise from 0 to the number of tokens, " +
+             std::to_string(requests.num_tokens));
     if (length < end - begin)
       refuse(entry("kv_len", b) + " is " + std::to_string(length) + ", but " + std::to_string(end - begin) +
              " tokens are appended; it needs the length after appending");

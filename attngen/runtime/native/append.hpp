@@ -15,7 +15,7 @@ struct Requests {
   const std::int32_t* kv_indices;  // nullptr: kv_indptr counts blocks of the pool themselves
   const std::int32_t* kv_len;      // after appending
   std::int32_t batch;
-  std::int64_t num_indices;
+  std::int64_t num_indices, num_tokens;
 };
 
 // The pool row and the logical position of every new token: the last q_len positions of each request's kv_len.

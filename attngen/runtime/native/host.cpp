@@ -249,7 +249,8 @@ void map_request_slots(ffi::TensorView qo_indptr, ffi::TensorView kv_indptr, ffi
                           affine ? nullptr : ints(kv_indices),
                           ints(kv_len),
                           static_cast<std::int32_t>(kv_len.numel()),
-                          kv_indices.numel()};
+                          kv_indices.numel(),
+                          slots.numel()};
   map_slots(requests, block_size, ints(slots), ints(positions));
 }
 
