@@ -6,8 +6,8 @@ from attngen.codegen.backends import cpu
 from attngen.codegen.bounds import bound_programs, plan_scalars
 from attngen.codegen.source import KernelConfig, KernelSource, Manifest, Parameter
 from attngen.codegen.target import Target, find_target
-from attngen.ir.nodes import Variant
-from attngen.ir.walk import stages
+from attngen.ir.nodes import Load, Variant
+from attngen.ir.walk import free_vars, nodes, scalar_names, stages
 
 __all__ = ["generate", "manifest"]
 
@@ -45,10 +45,22 @@ def manifest(variant: Variant, config: KernelConfig, target: Target) -> Manifest
 
 def _parameters(variant: Variant) -> tuple[Parameter, ...]:
     """Scalars, then tensors: the order of the functor's argument words."""
-    planned = plan_scalars(variant)
+    planned, in_key = plan_scalars(variant), _read_by_key(variant)
     scalars = (
-        Parameter(p.name, p.type, None, "plan" if p.name in planned else "run", p.default, p.range)
+        Parameter(p.name, p.type, None, "plan" if p.name in planned else "run", p.default, p.range, p.name in in_key)
         for p in variant.scalars
     )
-    tensors = (Parameter(p.name, p.dtype, p.dims, "run", None, p.range) for p in variant.tensors)
+    tensors = (Parameter(p.name, p.dtype, p.dims, "run", None, p.range, p.name in in_key) for p in variant.tensors)
     return (*scalars, *tensors)
+
+
+def _read_by_key(variant: Variant) -> frozenset[str]:
+    """The parameters that the key stage needs, also through the values hoisted out of it."""
+    hoisted = {binding.name: binding.value for binding in variant.bindings}
+    pending = [] if variant.key is None else [variant.key]
+    found: set[str] = set()
+    while pending:
+        expr = pending.pop()
+        pending += [hoisted.pop(name) for name in free_vars(expr) if name in hoisted]
+        found |= scalar_names(expr) | {node.tensor for node in nodes(expr) if isinstance(node, Load)}
+    return frozenset(found)
