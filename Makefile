@@ -38,18 +38,18 @@ lint: $(READY)
 	$(PY) -m mypy
 
 test: lint
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto
 
 docs: $(READY)
 	$(PY) docs/generate.py
 
 # Rewrites the expected texts under tests/; the diff is the review.
 golden: $(READY)
-	ATTNGEN_GOLDEN=write $(PY) -m pytest
+	ATTNGEN_GOLDEN=write $(PY) -m pytest -n auto
 
 # Compiles the generated functors with nvcc where there is one; no GPU is needed.
 test-nvcc: $(READY)
-	$(PY) -m pytest -m nvcc
+	$(PY) -m pytest tests/codegen -k nvcc
 
 wheel: $(READY)
 	$(PY) -m build --wheel --outdir dist

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attngen.loading import LoadedVariant, load_all
+from attngen.loading import load_all
 from attngen.random_batch import Shape
 from attngen.trial import try_variant
 
@@ -23,14 +24,8 @@ SPECIAL = {
 }
 
 
-def variants() -> list[LoadedVariant]:
-    return [variant for path in EXAMPLES for variant in load_all(path)]
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path) -> None:
-    from dataclasses import replace
-
     shape = replace(USUAL, **SPECIAL.get(path.stem, {}))
     for variant in load_all(path):
         trial = try_variant(variant, shape, repeats=1)

@@ -33,23 +33,28 @@ class Verdict:
 def judge(out: torch.Tensor, lse: torch.Tensor | None, exact: State, rounded: State) -> Verdict:
     """Compare a kernel's `out` and natural `lse` with the exact result.
 
-    With E the error of `rounded` against `exact`, max-abs or L2-relative, a bound is `1.1 * E + floor`.  The floor is
-    what no algorithm in fp32 can promise, relative to the largest output: `2^-23` for the sums, twice, and, with
-    softmax on, as often as the largest logit says, since a rounding of a logit s moves its weight by `2^-24 * |s|`.
-    It matters for fp32 outputs alone.  Elements whose exact value isn't finite must match it: NaN for NaN, and an
-    infinity of the same sign.
+    With E the error of `rounded` against `exact`, max-abs or L2-relative, a bound is `1.1 * E + floor`.
+
+    - The floor is what no algorithm in fp32 can promise, relative to the largest output: `2^-23` for the sums, twice,
+      and with softmax on as often as the largest logit says, since a rounding of a logit s moves its weight by
+      `2^-24 * |s|`.  It matters for fp32 outputs alone.
+    - Whose worst element lies nearest to a tie of the output type is luck.  So the max-abs bound is at least
+      1.1 times the error of `rounded` before that rounding, plus half a unit in the last place of the largest output.
+    - Elements whose exact value isn't finite must match it: NaN for NaN, and an infinity of the same sign.
     """
     few = EPSILON * (2.0 + (exact.max_logit if exact.lse is not None else 0.0))
     rows = exact.out.shape[0]
     error, relative, size = _distance(out[:rows], exact.out)
     plain, plain_relative, _ = _distance(rounded.out, exact.out)
+    before, _, _ = _distance(rounded.unrounded, exact.out)
+    half_ulp = size * torch.finfo(out.dtype).eps / 2
     lse_error = lse_bound = 0.0
     if lse is not None and exact.lse is not None and rounded.lse is not None:
         lse_error, _, _ = _distance(lse[:rows], exact.lse)
         lse_bound = FACTOR * _distance(rounded.lse, exact.lse)[0] + few
     return Verdict(
         error=error,
-        bound=FACTOR * plain + few * size,
+        bound=max(FACTOR * plain, FACTOR * before + half_ulp) + few * size,
         relative=relative,
         relative_bound=FACTOR * plain_relative + few,
         lse_error=lse_error,

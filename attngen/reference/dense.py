@@ -48,11 +48,12 @@ EXACT = Arithmetic(torch.float64)
 class State:
     """The result: `out` [rows, heads, lanes], natural `lse` [rows, heads] (None with softmax off).
 
-    `max_logit` is the largest finite |logit| of an allowed key, the condition of the softmax.
+    `unrounded` is `out` before its rounding to the output type.  `max_logit` is the largest finite |logit| of an allowed key, the condition of the softmax.
     """
 
     out: torch.Tensor
     lse: torch.Tensor | None
+    unrounded: torch.Tensor
     max_logit: float
 
 
@@ -84,7 +85,7 @@ def attend(variant: Variant, batch: Batch, arithmetic: Arithmetic = EXACT, *, ra
                         stages, batch.q[rows, head], at, keys, values, columns, arithmetic, raw
                     )
                     out[rows, head], lse[rows, head], largest = o, row_lse, max(largest, top)
-    return State(out, lse if variant.softmax else None, largest)
+    return State(arithmetic.round_out(out), lse if variant.softmax else None, out, largest)
 
 
 def _pieces(batch: Batch) -> Iterator[_Piece]:
@@ -169,7 +170,7 @@ def _attend_rows(
         o, lse = weights @ values, torch.full(shape[:1], -math.inf, dtype=arithmetic.number)
     if variant.output is not None and not raw:
         o = stages.vec(variant.output, "o", o, at | {"lse": lse})
-    return arithmetic.round_out(o), lse, largest
+    return o, lse, largest
 
 
 def _allowed(stages: Stages, mask: Expr | None, at: Indices, shape: tuple[int, int]) -> torch.Tensor:
