@@ -70,7 +70,8 @@ class LoadedVariant:
 
     def compile(self, config: KernelConfig) -> Kernel:
         """The kernel, built where the cache doesn't have it; target "cpu" is the best that this machine can run."""
-        config = replace(config, target=resolve_target(config.target, [(row.name, row.isa) for row in TARGETS.values()]))
+        targets = [(row.name, row.isa) for row in TARGETS.values()]
+        config = replace(config, target=resolve_target(config.target, targets))
         return load_kernel(cache.entry(self.key(config), lambda: self.lower(config)))
 
 

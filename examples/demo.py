@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import attngen
 from attngen.cli.report import progress, table
 from attngen.random_batch import Shape, ragged_requests
+from attngen.runtime import host
 from attngen.trial import Trial, plan_batch, try_variant
 
 EXAMPLES = Path(__file__).parent
@@ -30,6 +32,10 @@ def main() -> int:
     trials = []
     with tempfile.TemporaryDirectory(prefix="attngen-demo-") as cache:
         os.environ["ATTNGEN_CACHE_DIR"] = cache
+        started = time.perf_counter()
+        with progress("building the host library"):
+            host.library()
+        print(f"host library: built in {time.perf_counter() - started:.1f} s, once a machine")
         for file in VARIANTS:
             with progress(f"compiling and running {file}"):
                 trials.append(try_variant(attngen.load(EXAMPLES / file), SHAPE))

@@ -79,10 +79,12 @@ class Manifest:
     lines: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
+        """The text of manifest.json."""
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Manifest:
+        """The manifest that `to_json` wrote."""
         data = json.loads(text)
         data["config"] = KernelConfig(**data["config"])
         data["parameters"] = tuple(

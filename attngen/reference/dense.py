@@ -48,7 +48,8 @@ EXACT = Arithmetic(torch.float64)
 class State:
     """The result: `out` [rows, heads, lanes], natural `lse` [rows, heads] (None with softmax off).
 
-    `unrounded` is `out` before its rounding to the output type.  `max_logit` is the largest finite |logit| of an allowed key, the condition of the softmax.
+    `unrounded` is `out` before its rounding to the output type.  `max_logit` is the largest finite |logit| of an
+    allowed key, the condition of the softmax.
     """
 
     out: torch.Tensor
