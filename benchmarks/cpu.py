@@ -152,7 +152,11 @@ def main() -> int:
         for dtype in (torch.float32, torch.bfloat16):
             row = measure(case, dtype, options.rounds)
             figures = [row.get(f"{name}_gflops", "–") for name in ("attngen", "sdpa", "flex")]
-            print(f"{case:<18}{row['dtype']:<10}", *(f"{figure:>8}" for figure in figures), f"{row['ratio_to_best_peer']:>7}")
+            print(
+                f"{case:<18}{row['dtype']:<10}",
+                *(f"{figure:>8}" for figure in figures),
+                f"{row['ratio_to_best_peer']:>7}",
+            )
             if options.json:
                 with options.json.open("a") as file:
                     file.write(json.dumps({**where, **row}) + "\n")

@@ -20,8 +20,8 @@ class Target:
     tiles: tuple[Tile, ...]
 
 
-# Rows: few for decode, as many for prefill as pay for packing a tile of keys.  Keys: a tile's keys, values and scores stay
-# in L2.  Costs are in units of one decode tile.
+# Rows: few for decode, as many for prefill as pay for packing a tile of keys.  Keys: a tile's keys, values and scores
+# stay in L2.  Costs are in units of one decode tile.
 _SMALL: Final = Tile(rows=32, keys=128, a=0.4, b=1.0, c=0.1)
 _TILES_AMX: Final = (_SMALL, Tile(rows=256, keys=256, a=2.0, b=10.0, c=1.0))
 _TILES_FMA: Final = (_SMALL, Tile(rows=192, keys=128, a=1.5, b=7.0, c=0.8))
