@@ -125,6 +125,11 @@ attention a:
     query(x): x * cos(pos * exp2(-2.0 * d / D * log2(theta)))
     key(x): x * cos(kv * exp2(-2.0 * d / D * log2(theta)))
 """,
+    "scope-column_of_head": """
+attention a:
+    tensor ks: f32[Slots, 16]
+    logits(s): s * ks[slot, hk * 2 + 1] + f32(hk * 2 + 1) * f32(pos - kv)
+""",
     "scope-all": """
 attention a:
     scalar t: f32

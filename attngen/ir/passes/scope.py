@@ -79,9 +79,10 @@ class _Hoister:
         visited = [self._visit(child, memo) for child in children(expr)]
         found = join(expr, [dependence for _, dependence in visited], self._of_variable)
         own = placement(found, of_column=self._of_column)
+        of_column = self._of_column or own == "column"  # a column can't read what is kept for rows
         operands = []
         for operand, dependence in visited:
-            where = placement(dependence, of_column=self._of_column)
+            where = placement(dependence, of_column=of_column)
             hoisted = where != own and self._worthwhile(operand, where)
             operands.append(self._hoist(operand, where) if hoisted else operand)
         memo[id(expr)] = with_children(expr, operands), found
