@@ -13,7 +13,7 @@ from attngen.ir.algebra import simplify
 from attngen.ir.intervals import Ranges
 from attngen.ir.make import binary, call, cast, i32, negative, select
 from attngen.ir.nodes import Binary, Call, Cast, Const, Expr, Index, Scalar, Select, Unary
-from attngen.ir.types import BOOL, I32, fits, is_integer
+from attngen.ir.types import BOOL, I32, I64, fits, is_integer
 from attngen.ir.walk import index_names
 
 KV_LEN = Index("kv_len", I32)
@@ -71,6 +71,8 @@ def linear(expr: Expr) -> Linear:
             return linear(expr.operand).times(-1)
         case Unary(op="~"):
             return Linear(-1).plus(linear(expr.operand), -1)
+        case Cast(operand=Scalar()) if expr.operand.type == I64 and expr.type == I32:
+            return atom_of(expr)  # what `_of_atom` makes of the scalar
         case Cast() if is_integer(expr.operand.type):
             return linear(expr.operand)
         case Binary(op="+" | "-"):

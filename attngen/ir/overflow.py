@@ -8,7 +8,7 @@ from typing import Final
 from attngen.ir.interval import Interval, binary_interval, call_interval, hull, negated
 from attngen.ir.intervals import Ranges
 from attngen.ir.nodes import Binary, Call, Cast, Const, Expr, Index, Select, Unary
-from attngen.ir.types import fits, is_integer
+from attngen.ir.types import LIMITS, is_integer
 from attngen.ir.walk import fold_expr
 
 LONGEST: Final = 2**29  # no request has more queries or keys
@@ -20,7 +20,10 @@ def may_wrap(expr: Expr, ranges: Ranges) -> bool:
     if not isinstance(expr, Binary | Unary | Call | Cast) or not is_integer(expr.type) or expr.type.vec:
         return False
     found = fold_expr(expr, lambda node, operands: _unwrapped(node, operands, ranges))
-    return not (fits(int(found.lo), expr.type.base) and fits(int(found.hi), expr.type.base))
+    low, high = LIMITS[expr.type.base]
+    if expr.type.base == "i64":  # what leaves 64 bits is any i64
+        return not (low < found.lo and found.hi < high)
+    return not (low <= found.lo and found.hi <= high)
 
 
 def _unwrapped(node: Expr, operands: Sequence[Interval], ranges: Ranges) -> Interval:

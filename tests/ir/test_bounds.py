@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attngen.ir.evaluate import Environment, evaluate
-from attngen.ir.make import binary, call, cast, i32, inverted, select
+from attngen.ir.make import binary, call, cast, f32, i32, inverted, select
 from attngen.ir.nodes import (
     Binary,
     Call,
@@ -31,6 +32,7 @@ from attngen.ir.numbers import NUMBERS
 from attngen.ir.passes.bounds import bounds, plan_scalars
 from attngen.ir.passes.fold import fold
 from attngen.ir.types import BOOL, I32, I64
+from attngen.ir.validate import validate
 from attngen.ir.walk import bounds_of, nodes
 from tests.ir import strategies
 
@@ -193,6 +195,27 @@ def test_wrapping_masks_are_not_mistaken(n: int) -> None:
     for mask in masks:
         variant = bounds(Variant("wraps", None, SCALARS, (), mask=mask))
         env: Environment[Any] = Environment({"q_len": 4, "kv_len": 8}, {"n": n})
+        if variant.key_bounds is not None:
+            check(mask, variant.key_bounds, env, 4, 7)
+
+
+@pytest.mark.parametrize("n", [0, 5, 2**63 - 1, -(2**63), -(2**63) + 3, 2**40])
+def test_masks_of_64_bits(n: int) -> None:
+    w, pos, kv = Scalar("w", I64), cast(POS, "i64"), cast(KV, "i64")
+    least, most = Const(-(2**63), I64), Const(2**63 - 1, I64)
+    masks = [
+        binary("<", kv, w),
+        binary("<", binary("-", pos, kv), w),
+        binary("<=", KV, binary("+", POS, cast(w, "i32"))),
+        binary("<=", binary("//", kv, w), binary("//", pos, w)),
+        binary("<=", binary("+", kv, w), binary("+", pos, w)),
+        binary(">", binary("-", kv, most), binary("+", least, w)),
+        binary("<=", binary("*", kv, w), binary("*", pos, w)),
+    ]
+    for mask in masks:
+        variant = bounds(Variant("wide", None, (ScalarParam("w", "i64"),), (), mask=mask))
+        validate(replace(variant, scale=f32(1.0)), "bounds")
+        env: Environment[Any] = Environment({"q_len": 4, "kv_len": 8}, {"w": n})
         if variant.key_bounds is not None:
             check(mask, variant.key_bounds, env, 4, 7)
 
