@@ -38,8 +38,9 @@ _BITWISE: Final = (BIT_AND, BIT_XOR, BIT_OR)
 _RESERVED: Final = KEYWORDS | {
     "row", "column", "lane", "lanes", "s", "lse", "at", "args", "F", "I", "Row", "Column", "Lanes", "simd", "math",
     "select", "narrow", "as_mask", "attngen", "scale_log2", "sizes", "query", "key", "value", "logits", "mask", "sink",
-    "output", "value_scale", "std",
+    "output", "value_scale", "std", "errno",
 }  # fmt: skip
+_LIKE_A_MACRO: Final = re.compile(r"_|[A-Z][A-Z0-9_]+$")  # __FILE__, NAN, EOF
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Identifiers:
     def named(self, wish: str) -> str:
         """The wished name without the numbers that passes gave it, with a new number where it is taken."""
         stem = re.sub(r"(?<=.)(_\d+)+$", "", wish)
+        if _LIKE_A_MACRO.match(stem):
+            stem = f"{stem.strip('_') or 't'}_"
         name, count = stem, 0
         while name in self._taken:
             count += 1
@@ -312,8 +315,8 @@ def over_lanes(head: str, body: Sequence[Statement], value: Text, span: Span) ->
 
 
 def member_name(name: str) -> str:
-    """What a parameter's member is called: no keyword and no local name ends so."""
-    return f"{name}_"
+    """What a parameter's member is called: no keyword ends so, and no macro looks like it."""
+    return f"m{name}0" if name.startswith("_") else f"{name}_"
 
 
 def _call(function: str, args: Sequence[Text]) -> Text:
@@ -324,12 +327,17 @@ def _infix(spelling: Infix, lhs: Text, rhs: Text) -> str:
     own = spelling.precedence
     if own in _BITWISE:
         # Comparisons and other bit operators are put in parentheses, as readers (and -Wparentheses) expect.
-        left, right = (arg.under(own if arg.precedence == own else UNARY) for arg in (lhs, rhs))
+        left, right = (_beside_bits(arg, own) for arg in (lhs, rhs))
     elif own in (RELATION, EQUALITY):
         left, right = lhs.under(ADD), rhs.under(ADD)
     else:
         left, right = lhs.under(own), rhs.under(own + 1)
     return f"{left} {spelling.symbol} {right}"
+
+
+def _beside_bits(arg: Text, own: int) -> str:
+    text = arg.under(own if arg.precedence == own else UNARY)
+    return f"({text})" if text.startswith("!") else text
 
 
 def _constant(payload: str) -> bool | int | float:

@@ -343,15 +343,11 @@ def _braced(statements: Sequence[Statement]) -> list[Statement]:
 
 def _hook(head: str, signature: str, body: tuple[str, ...]) -> Hook:
     """A hook whose unused parameters have no name."""
-    text = "\n".join(body)
-    for name in ("row", "column", "lse"):
-        if not _mentions(text, name):
-            signature = re.sub(rf"(&|float) {name}([,)])", r"\1\2", signature)
+    text = "\n".join(line for line in body if not line.startswith("#line"))
+    for name in ("row", "column", "lse", "s"):
+        if not re.search(rf"(?<![.\w]){name}\b", text):
+            signature = re.sub(rf"(&|float|F) {name}([,)])", r"\1\2", signature)
     return Hook(head, signature, body)
-
-
-def _mentions(text: str, name: str) -> bool:
-    return f"{name}." in text if name != "lse" else "lse" in text.replace("false", "")
 
 
 def _scoped(declaration: str, statements: Sequence[Statement], result: str) -> tuple[str, ...]:
@@ -362,7 +358,8 @@ def _scoped(declaration: str, statements: Sequence[Statement], result: str) -> t
 
 def _title(variant: Variant, config: KernelConfig) -> str:
     dims = f"{config.head_dim}" + ("" if config.head_dim == config.head_dim_v else f"/{config.head_dim_v}")
-    origin = "" if variant.span == NOWHERE else f" from {PurePath(variant.span.file).name}"
+    name = "".join(c if c.isprintable() else "?" for c in PurePath(variant.span.file).name)
+    origin = "" if variant.span == NOWHERE else f" from {name}"
     return f"attention {variant.name}{origin}, head dimension {dims}"
 
 
@@ -381,5 +378,5 @@ def _lines(statements: Sequence[Statement]) -> tuple[str, ...]:
 
 
 def _line_directive(span: Span) -> str:
-    escaped = span.file.replace("\\\\", "\\\\\\\\").replace('"', '\\\\"')
+    escaped = span.file.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'#line {span.line} "{escaped}"'

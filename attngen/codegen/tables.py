@@ -10,22 +10,22 @@ from dataclasses import replace
 from typing import Final
 
 from attngen.ir.nodes import Binding, Expr, Load, Type, Var, Variant
-from attngen.ir.walk import free_vars, index_names, map_expr
+from attngen.ir.scopes import Dependence, dependence
+from attngen.ir.walk import map_expr
 
 _STAGES: Final = ("query", "key", "value", "output")
-_LAUNCH: Final = frozenset(("d", "D", "Dv", "Hq", "Hk", "group"))
 
 
 def tabulate(variant: Variant) -> Variant:
     """The variant with a binding of lane scope for every such load of a float."""
-    launch = {binding.name for binding in variant.bindings if binding.scope == "launch"}
+    launch = {binding.name: Dependence.NOTHING for binding in variant.bindings if binding.scope == "launch"}
     first = sum(binding.scope == "lane" for binding in variant.bindings)
     found: dict[Expr, Var] = {}
 
     def swap(node: Expr) -> Expr:
         if not isinstance(node, Load) or node.type != Type("f32", vec=True):
             return node
-        if not (index_names(node) <= _LAUNCH and free_vars(node) <= launch):
+        if dependence(node, launch) != Dependence.LANE:
             return node
         if node not in found:
             found[node] = Var(f"lane{first + len(found)}", node.type, span=node.span)

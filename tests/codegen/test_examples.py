@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from attngen.codegen.source import Manifest
+from attngen.codegen.source import KernelSource, Manifest
 from attngen.codegen.target import TARGETS
 from tests.codegen.cxx import FLAGS, INCLUDE, needs, run
 from tests.codegen.examples import CONFIG, EXAMPLES, ROOT, functor_of, lowered
@@ -39,20 +40,23 @@ PROBE_FN void probe(const Word* args, Sizes sizes, const RowAt& at, ColumnAt<I> 
 """
 
 
-def all_functors(folder: Path) -> tuple[str, list[str]]:
-    """Includes of every example's functor, written into the folder, and the functors' names."""
+def include(folder: Path, sources: Iterable[KernelSource]) -> tuple[str, list[str]]:
+    """Includes of the sources' functors, written into the folder, and the functors' names."""
     includes, names = "", []
-    for example in EXAMPLES:
-        for source in lowered(example):
-            names.append(functor_of(source))
-            (folder / f"{names[-1]}.hpp").write_text(source.files["functor.hpp"])
-            includes += f'#include "{names[-1]}.hpp"\n'
+    for source in sources:
+        names.append(functor_of(source))
+        (folder / f"{names[-1]}.hpp").write_text(source.files["functor.hpp"])
+        includes += f'#include "{names[-1]}.hpp"\n'
     return f'#include "attngen/lanes.hpp"\n{includes}using namespace attngen;\n', names
 
 
-@pytest.mark.parametrize("target", ["cpu-avx2", "cpu-avx512"])
-def test_functors_compile_with_gcc(tmp_path: Path, target: str) -> None:
-    text, names = all_functors(tmp_path)
+def all_functors(folder: Path) -> tuple[str, list[str]]:
+    """Includes of every example's functor."""
+    return include(folder, (source for example in EXAMPLES for source in lowered(example)))
+
+
+def compile_with_gcc(folder: Path, text: str, names: Iterable[str], target: str) -> None:
+    """Instantiate every hook of the functors that the text includes, with all warnings."""
     width = TARGETS[target].width
     text += "#define PROBE_FN\n" + PROBE
     for name in names:
@@ -60,10 +64,15 @@ def test_functors_compile_with_gcc(tmp_path: Path, target: str) -> None:
         text += f"static_assert(check_functor<{name}, Lanes<{width}, 128>>());\n"
         text += f"template void probe<{vector}>(const Word*, Sizes, const RowAt&, ColumnAt<simd::i32<{width}>>,\n"
         text += f"                              simd::f32<{width}>*, float*);\n"
-    (tmp_path / "all.cpp").write_text(text)
+    (folder / "all.cpp").write_text(text)
     warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-missing-field-initializers")
-    command = [*FLAGS, *TARGETS[target].flags, *warnings, "-fsyntax-only", f"-I{INCLUDE}", str(tmp_path / "all.cpp")]
+    command = [*FLAGS, *TARGETS[target].flags, *warnings, "-fsyntax-only", f"-I{INCLUDE}", str(folder / "all.cpp")]
     run([needs("g++"), *command])
+
+
+@pytest.mark.parametrize("target", ["cpu-avx2", "cpu-avx512"])
+def test_functors_compile_with_gcc(tmp_path: Path, target: str) -> None:
+    compile_with_gcc(tmp_path, *all_functors(tmp_path), target)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
