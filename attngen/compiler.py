@@ -27,12 +27,13 @@ def lower(module: Module, name: str, config: KernelConfig, trace: Trace = no_tra
     """The kernel of one variant in one configuration; raises AttnError with every mistake that a stage finds."""
     trace("ast", module)
     variant = trace("ir", build(module, name))
-    variant = trace("specialise", ir.specialise(variant, config.head_dim, config.head_dim_v))
-    for rewrite in ir.PASSES:
-        variant = trace(rewrite.__name__, rewrite(variant))
-        if env.check_ir():
-            ir.validate(variant, rewrite.__name__)
-    source = trace("functor", generate(variant, config))
+    with ir.limited_depth(variant.span, module.sources):
+        variant = trace("specialise", ir.specialise(variant, config.head_dim, config.head_dim_v))
+        for rewrite in ir.PASSES:
+            variant = trace(rewrite.__name__, rewrite(variant))
+            if env.check_ir():
+                ir.validate(variant, rewrite.__name__)
+        source = trace("functor", generate(variant, config))
     return trace("kernel", source)
 
 
@@ -44,7 +45,8 @@ def parse(source: Path | str, filename: str | None = None) -> Module:
 def build(module: Module, name: str) -> Variant:
     """The typed IR of one variant, validated: what the reference evaluates and the passes start from."""
     variant = ir.build(module, name)
-    ir.validate(variant)
+    with ir.limited_depth(variant.span, module.sources):
+        ir.validate(variant)
     return variant
 
 

@@ -15,6 +15,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite golden files instead of comparing with them")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("ATTNGEN_CHECK_IR", "1")  # a pass that breaks the IR fails whichever test runs it
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     """`golden(path, text)` compares text with the file, or rewrites the file under `--golden`."""

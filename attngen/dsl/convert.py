@@ -13,7 +13,7 @@ from attngen.dsl.layout import MAX_DEPTH
 from attngen.dsl.syntax import FOREIGN, RESERVED, STAGES_WITH_PARAM
 from attngen.errors import NOWHERE, Report, Span
 
-LARGEST_INT: Final = 2**63 - 1
+LARGEST_INT: Final = 2**63  # after a minus; elsewhere the IR refuses it
 LARGEST_FLOAT: Final = 3.4028235677973366e38  # where rounding to f32 gives infinity
 
 Part: TypeAlias = Any  # a node, a token, a tuple of parts, or None for an optional part that is absent

@@ -15,7 +15,8 @@ from attngen.dsl import ast
 from attngen.errors import Report, Span
 from attngen.ir.build import attention
 from attngen.ir.build.modules import Files
-from attngen.ir.build.scope import nearest
+from attngen.ir.build.scope import Scope, nearest
+from attngen.ir.depth import limited_depth
 from attngen.ir.nodes import Variant
 
 
@@ -26,8 +27,8 @@ def build(module: ast.Module, name: str | None = None) -> Variant:
     node = _choose(module, name, report)
     scope = files.scope(module.root)
     seen: set[int] = set()
-    variant = None if node is None else attention.elaborate(report, scope, node, seen)
-    attention.check_file(report, scope, seen)
+    variant = None if node is None else _elaborate(report, scope, node, seen)
+    _check_file(module, report, scope, seen)
     report.raise_if_any()
     assert variant is not None, "no variant, and nobody said why"
     return variant
@@ -39,10 +40,20 @@ def build_all(module: ast.Module) -> tuple[Variant, ...]:
     files = Files(module, report)
     scope = files.scope(module.root)
     seen: set[int] = set()
-    variants = [attention.elaborate(report, scope, node, seen) for node in _attentions(module)]
-    attention.check_file(report, scope, seen)
+    variants = [_elaborate(report, scope, node, seen) for node in _attentions(module)]
+    _check_file(module, report, scope, seen)
     report.raise_if_any()
     return tuple(variant for variant in variants if variant is not None)
+
+
+def _elaborate(report: Report, scope: Scope, node: ast.Attention, seen: set[int]) -> Variant | None:
+    with limited_depth(node.span, report.sources):
+        return attention.elaborate(report, scope, node, seen)
+
+
+def _check_file(module: ast.Module, report: Report, scope: Scope, seen: set[int]) -> None:
+    with limited_depth(_start(module), report.sources):
+        attention.check_file(report, scope, seen)
 
 
 def _attentions(module: ast.Module) -> list[ast.Attention]:

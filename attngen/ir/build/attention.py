@@ -100,7 +100,7 @@ def _scalar(ctx: Context, node: ast.Scalar) -> ScalarParam:
         if base == "bool":
             ctx.fail("wrong-range", "a bool has no range", node.range.span, "remove `in ...`")
         low, high = shapes.number(ctx, node.range.lo), shapes.number(ctx, node.range.hi)
-        shapes.check_range(ctx, low, high, node.range.span)
+        shapes.check_range(ctx, low, high, BASES[base], node.range.span)
         bounds = (low, high)
         if default is not None and node.default is not None and not low <= default < high:
             ctx.fail("wrong-range", f"the default {default} of `{node.name}` is outside {low}..{high}",

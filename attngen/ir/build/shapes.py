@@ -10,8 +10,8 @@ from attngen.errors import Span
 from attngen.ir.build import constants
 from attngen.ir.build.context import Context, as_index
 from attngen.ir.build.scope import Constant, Routine, RunTimeScalar, nearest
-from attngen.ir.nodes import TensorParam, Type
-from attngen.ir.types import BASES
+from attngen.ir.nodes import Base, TensorParam, Type
+from attngen.ir.types import BASES, LIMITS
 
 DIMENSIONS: Final = frozenset({"B", "Rows", "Slots", "Q", "KV", "Hq", "Hk", "D", "Dv"})
 Number: TypeAlias = int | float
@@ -26,7 +26,7 @@ def declare(ctx: Context, node: ast.Tensor, dimensions: frozenset[str]) -> Tenso
         if STORAGE[dtype].load == "bool":
             ctx.fail("wrong-range", "a bool has no range", node.range.span, "remove `in ...`")
         low, high = _end(ctx, node.range.lo, dimensions), _end(ctx, node.range.hi, dimensions)
-        check_range(ctx, low, high, node.range.span)
+        check_range(ctx, low, high, STORAGE[dtype].load, node.range.span)
         bounds = (low, high)
     return TensorParam(node.name, dtype, dims, bounds, span=node.span)
 
@@ -75,8 +75,14 @@ def number(ctx: Context, node: ast.Expr) -> Number:
     return value.value
 
 
-def check_range(ctx: Context, low: Number | str, high: Number | str, span: Span) -> None:
-    """Complain about a range that holds nothing."""
+def check_range(ctx: Context, low: Number | str, high: Number | str, base: Base, span: Span) -> None:
+    """Complain about a range that holds nothing, or that values of its type can't have."""
+    if base in LIMITS:
+        lowest, highest = LIMITS[base]
+        for end in (low, high):
+            if isinstance(end, float) or (isinstance(end, int) and not lowest <= end <= highest + 1):
+                ctx.fail("wrong-range", f"{end} can't be the end of a range of {base}", span,
+                         f"write whole numbers from {lowest} to {highest + 1}")  # fmt: skip
     if not isinstance(low, str) and not isinstance(high, str) and low >= high:
         ctx.fail("wrong-range", f"the range {low}..{high} is empty", span, "the upper end is outside: write `in 0..n`")
 
