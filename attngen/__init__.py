@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from attngen.errors import AttnError, EnvironmentFault
     from attngen.loading import load, parse
     from attngen.runtime.append import append_kv
-    from attngen.runtime.attention import Attention, State
+    from attngen.runtime.attention import Attention, State, workspace_bytes
     from attngen.runtime.cache import use_bundle
     from attngen.runtime.kv import BlockSparse, Dense, Paged, Ragged
     from attngen.runtime.limits import Limits
     from attngen.runtime.merge import merge
     from attngen.runtime.plan import Level
     from attngen.runtime.prefix_tree import prefix_tree
-    from attngen.runtime.setup import workspace_bytes
 
 __version__ = "0.1.0"
 
@@ -41,7 +40,7 @@ _HOME: Final = {
     "parse": "loading",
     "prefix_tree": "runtime.prefix_tree",
     "use_bundle": "runtime.cache",
-    "workspace_bytes": "runtime.setup",
+    "workspace_bytes": "runtime.attention",
 }
 
 __all__ = [

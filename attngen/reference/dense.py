@@ -195,6 +195,6 @@ def _softmax(
     nothing = top == -math.inf
     shift = top.masked_fill(nothing, 0.0)
     weights = torch.exp(scores - shift[:, None])
-    total = weights.sum(1) + torch.exp(floor - shift)
+    total = weights.sum(1) + torch.exp((floor - shift).masked_fill(floor == math.inf, 0.0))
     o = (arithmetic.round_operand(weights) @ values) / total.masked_fill(nothing, 1.0)[:, None]
     return o, (shift + torch.log(total)).masked_fill(nothing, -math.inf)

@@ -8,10 +8,10 @@ import torch
 
 from attngen import env
 from attngen.runtime import host
-from attngen.runtime.arguments import Slots, specification
+from attngen.runtime.arguments import Slots, check_dense, check_no_gradient, specification
 from attngen.runtime.attention import Attention
-from attngen.runtime.kv import Dense, Layout, Ragged, pool_words, split_pool
-from attngen.runtime.plan import Ints
+from attngen.runtime.kv import BlockSparse, Dense, Layout, Paged, Ragged, pool_words, split_pool
+from attngen.runtime.plan import Ints, host_ints
 from attngen.runtime.setup import dtype_name, thread_count
 
 
@@ -42,6 +42,13 @@ def append_kv(
     """
     layout = _layout(kv, attention)
     k_pool, v_pool = split_pool(pool)
+    names, tensors = ("k", "v", "pool", "pool", *params), (k, v, k_pool, v_pool, *params.values())
+    for name, tensor in zip(names[:2], tensors[:2], strict=True):
+        if not isinstance(tensor, torch.Tensor) or tensor.ndim != 3:
+            got = f"{list(tensor.shape)}" if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
+            raise ValueError(f"argument `{name}` is {got}; it needs a tensor [tokens, Hk, D]")
+    check_no_gradient(names, tensors)
+    check_dense(names, tensors)
     kernel, num_qo_heads, rows, values = _transform(attention, params)
     spec = pool_words(layout, dtype_name(k_pool), k.shape[-2], k.shape[-1], v.shape[-1])
     if attention is not None:
@@ -69,8 +76,9 @@ def _layout(kv: Layout | None, attention: Attention | None) -> Layout:
         raise ValueError("missing argument `kv`: without an attention, the pool's layout has to be given")
     if kv is not None and attention is not None and kv != attention.options.kv:
         raise ValueError(f"kv is {kv}, but the attention reads {attention.options.kv}")
-    layout = kv or (attention.options.kv if attention else None)
-    assert layout is not None
+    layout = kv if attention is None else attention.options.kv
+    if not isinstance(layout, (Paged, Ragged, Dense, BlockSparse)):
+        raise ValueError(f"kv is {layout!r}; it needs Paged(…), Ragged(), Dense(…) or BlockSparse(…)")
     return layout
 
 
@@ -127,9 +135,11 @@ def _given(value: Ints | None, name: str) -> Ints:
 
 def _int32(value: Ints, name: str) -> torch.Tensor:
     """A contiguous 1-d int32 tensor of the same numbers."""
-    tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.int64)
+    tensor: torch.Tensor = host_ints(value, name)
     if tensor.ndim != 1 or tensor.dtype not in (torch.int32, torch.int64) or tensor.device.type != "cpu":
         raise ValueError(f"{name} is {tensor.dtype}{list(tensor.shape)}; it needs 1 dimension of int32 or int64 on cpu")
-    if tensor.dtype == torch.int64 and tensor.numel() and int(tensor.abs().max()) > 2**31 - 1:
-        raise ValueError(f"{name} has {int(tensor.abs().max())}; it needs numbers of 32 bits")
+    if tensor.dtype == torch.int64 and tensor.numel():
+        for extreme in (int(tensor.min()), int(tensor.max())):
+            if not -(2**31) <= extreme < 2**31:
+                raise ValueError(f"{name} has {extreme}; it needs numbers of 32 bits")
     return tensor.to(torch.int32).contiguous()

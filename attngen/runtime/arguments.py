@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+import torch
 
 from attngen.codegen.source import Manifest, Parameter
 from attngen.dtypes import STORAGE
@@ -54,11 +56,31 @@ def _limit(limit: Any, exact: Mapping[str, int], bound: Mapping[str, int]) -> tu
     return (0, 0.0, -1) if limit is None else (1, float(limit), -1)
 
 
+def check_no_gradient(names: Sequence[str], values: Sequence[Any]) -> None:
+    """Refuse tensors that autograd follows: nothing here has a backward pass, so gradients would silently be lost."""
+    if not torch.is_grad_enabled():
+        return
+    for name, value in zip(names, values, strict=True):
+        if getattr(value, "requires_grad", False):
+            raise ValueError(
+                f"argument `{name}` requires a gradient, and attngen computes none; call it under torch.no_grad()"
+            )
+
+
+def check_dense(names: Sequence[str], values: Sequence[Any]) -> None:
+    """Refuse tensors without memory that the host library could read; for when it has failed."""
+    for name, value in zip(names, values, strict=True):
+        if isinstance(value, torch.Tensor) and (value.is_meta or value.layout != torch.strided):
+            what = "on meta" if value.is_meta else f"a {str(value.layout).removeprefix('torch.')} tensor"
+            raise ValueError(f"argument `{name}` is {what}; it needs a strided tensor on cpu")
+
+
 class Slots:
     """Named arguments of a call in the manifest's places: defaults filled in, what the call doesn't take left None."""
 
     def __init__(self, manifest: Manifest, takes: Callable[[Parameter], bool], otherwise: str) -> None:
         """`otherwise` ends the sentence that refuses a parameter which the call doesn't take."""
+        self.names = tuple(p.name for p in manifest.parameters)
         self._places = {p.name: place for place, p in enumerate(manifest.parameters) if takes(p)}
         self._defaults = [p.default if takes(p) else None for p in manifest.parameters]
         self._others = {p.name for p in manifest.parameters if not takes(p)}

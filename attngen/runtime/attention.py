@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Concatenate, Final, Literal, ParamSpec
 
 import torch
 
 from attngen import env
 from attngen.codegen.source import Manifest
 from attngen.runtime import compiled, host, workspace
-from attngen.runtime.arguments import TYPES, Slots, specification
-from attngen.runtime.kv import BlockSparse, Dense, Paged, Ragged, pool_words, split_pool
+from attngen.runtime.arguments import TYPES, Slots, check_dense, check_no_gradient, specification
+from attngen.runtime.kv import BlockSparse, Dense, Layout, Paged, Ragged, pool_words, split_pool
 from attngen.runtime.limits import Limits
 from attngen.runtime.plan import Ints, Level, Planner
 from attngen.runtime.plan_report import write_report
-from attngen.runtime.setup import Compilable, Options, thread_count
+from attngen.runtime.setup import Compilable, Keys, LseBase, Options, check_bool, compile_variant, thread_count
 
-__all__ = ["Attention", "BlockSparse", "Dense", "Level", "Limits", "Paged", "Ragged", "State"]
+__all__ = ["Attention", "BlockSparse", "Dense", "Level", "Limits", "Paged", "Ragged", "State", "workspace_bytes"]
 
+_Arguments = ParamSpec("_Arguments")
 _LSE_SCALE: Final = {"natural": math.log(2.0), "log2": 1.0}
 
 
@@ -40,16 +43,67 @@ class State(tuple[torch.Tensor, "torch.Tensor | None"]):
 
 
 class Attention:
-    """A variant over a KV cache of one layout.  Serves one thread at a time; any number share its kernels.
+    """A variant over a KV cache of one layout.  Serves one thread at a time; any number share its kernels."""
 
-    `Attention(variant, num_qo_heads=…, num_kv_heads=…, head_dim=…, dtype=…, kv=Paged(…), limits=Limits(…))`, and
-    head_dim_v, kv_dtype, lse, keys, batch_invariant, fast_math, target, num_workers where the defaults won't do.
-    """
+    def __init__(
+        self,
+        variant: Compilable,
+        *,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        kv: Layout,
+        limits: Limits,
+        head_dim_v: int | None = None,
+        kv_dtype: torch.dtype | None = None,
+        device: str | torch.device = "cpu",
+        target: str = "cpu",
+        lse: LseBase = "natural",
+        keys: Keys = "raw",
+        batch_invariant: bool = False,
+        fast_math: bool = False,
+        num_workers: int | None = None,
+    ) -> None:
+        """Compile (or find) the kernel and allocate everything that plan() and run() will ever need.
 
-    def __init__(self, variant: Compilable, **options: Any) -> None:
-        """Compile (or find) the kernel and allocate everything that plan() and run() will ever need."""
-        self.options = Options(**options)
-        self.kernel = variant.compile(self.options.kernel_config)
+        variant          what attngen.load() or attngen.parse() gives
+        num_qo_heads     query heads, a multiple of `num_kv_heads`; KV head h // (num_qo_heads / num_kv_heads) is h's
+        head_dim         elements of a query and a key: a multiple of 8
+        dtype            of q and out: torch.float32, torch.bfloat16 or torch.float16
+        kv               how the cache lies in memory: Paged(…), Ragged(), Dense(…) or BlockSparse(…)
+        limits           the largest batch, in requests, rows and keys; the workspace holds any batch inside them
+        head_dim_v       elements of a value and of an output row (default: head_dim)
+        kv_dtype         of the pool, also torch.float8_e4m3fn or torch.float8_e5m2 (default: dtype)
+        device           "cpu"
+        target           "cpu", the best that this machine runs, or "cpu-amx", "cpu-avx512", "cpu-avx2"
+        lse              the base of the log-sum-exp that run() returns: "natural" or "log2"
+        keys             "transformed" where the pool holds keys after the variant's key stage (append_kv)
+        batch_invariant  a request gives the same bits alone and in any batch
+        fast_math        approximate transcendental functions
+        num_workers      parts that a plan divides its work into (default: the threads of the CPU engine)
+
+        ValueError for an argument that can't work, AttnError for a variant that can't be compiled so, and
+        EnvironmentFault where the machine lacks a compiler or an instruction.
+        """
+        self.options = Options(
+            num_qo_heads=num_qo_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            dtype=dtype,
+            kv=kv,
+            limits=limits,
+            head_dim_v=head_dim_v,
+            kv_dtype=kv_dtype,
+            device=device,
+            target=target,
+            lse=lse,
+            keys=keys,
+            batch_invariant=batch_invariant,
+            fast_math=fast_math,
+            num_workers=num_workers,
+        )
+        self.kernel = compile_variant(variant, self.options)
         threads = thread_count()
         config = self.options.plan_config(self.kernel, threads)
         library = host.library()
@@ -65,6 +119,7 @@ class Attention:
             lambda p: p.phase == "run",
             "is an argument of plan(), not of run(): which keys the mask skips depends on it",
         )
+        self._names = ("q", "kv", "kv", "out", "lse", *self._run_slots.names)
         self._scalars = [place for place, p in enumerate(manifest.parameters) if p.phase == "plan"]
         self._has_lse = manifest.softmax
         self._raw_origin = Origin(self.options.lse if manifest.softmax else None)
@@ -93,9 +148,11 @@ class Attention:
         `scalars` are the variant's parameters that its mask bounds read.  `num_blocks`, the pool's, lets wrong indices
         be named here instead of at run().
         """
-        values = [value.item() if _is_scalar(value) else value for value in self._plan_slots.place(scalars)]
-        self._planned(*values)
+        self._planner.forget()  # first of all: after a plan that fails there is none
         self._rows = 0
+        values = [_number(value) for value in self._plan_slots.place(scalars)]
+        check_dense(self._plan_slots.names, values)
+        self._planned(*values)
         self._planner.plan(
             qo_indptr=qo_indptr,
             kv_indptr=kv_indptr,
@@ -125,19 +182,21 @@ class Attention:
         `lse` beyond the planned ones stay as they are; in fresh tensors they are 0.
         """
         k, v = split_pool(kv)
-        if getattr(q, "requires_grad", False) and torch.is_grad_enabled():
-            raise ValueError(
-                "argument `q` requires a gradient, and attngen computes none; call run() under torch.no_grad()"
-            )
+        check_bool("argument `raw`", raw)
         if out is None:
             out = self._fresh(q, (self.options.num_qo_heads, self.options.lanes_v), self.options.dtype)
         if lse is None and self._has_lse:
             lse = self._fresh(q, (self.options.num_qo_heads,), torch.float32)
         values = self._run_slots.place(params)
+        check_no_gradient(self._names, (q, k, v, out, lse, *values))
         if torch.compiler.is_compiling():
             compiled.launch(self._handle.number, q, k, v, out, lse, raw, values)
         else:
-            self._run(q, k, v, out, lse, raw, *values)
+            try:
+                self._run(q, k, v, out, lse, raw, *values)
+            except RuntimeError:
+                check_dense(self._names, (q, k, v, out, lse, *values))
+                raise
         state = State((out, lse))
         state.origin = self._raw_origin if raw else self._origin
         return state
@@ -179,8 +238,39 @@ class Attention:
         return tensor
 
 
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.ndim == 0
+def _number(value: Any) -> Any:
+    """What a 0-d tensor holds; anything else as it is."""
+    return value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 and not value.is_meta else value
+
+
+def _takes(
+    constructor: Callable[Concatenate[Attention, _Arguments], None],
+) -> Callable[[Callable[[Compilable, Options], int]], Callable[_Arguments, int]]:
+    """Gives a function of a variant and its options the signature of Attention, whose defaults thus stand once."""
+    signature = inspect.signature(constructor)
+    own = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation="int")
+
+    def give(function: Callable[[Compilable, Options], int]) -> Callable[_Arguments, int]:
+        @functools.wraps(function)
+        def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> int:
+            bound = own.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return function(bound.arguments.pop("variant"), Options(**bound.arguments))
+
+        call.__dict__["__signature__"] = own
+        return call
+
+    return give
+
+
+@_takes(Attention.__init__)
+def workspace_bytes(variant: Compilable, options: Options) -> int:
+    """Bytes that an Attention made with these arguments will allocate; a function of its limits, not of any batch.
+
+    Tiles decide it, so the kernel is built where the cache doesn't have it.
+    """
+    config = options.plan_config(compile_variant(variant, options), thread_count())
+    return config.workspace(options.lanes_v).total
 
 
 def _unmergeable(manifest: Manifest) -> str | None:

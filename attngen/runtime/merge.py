@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from attngen.runtime import host
+from attngen.runtime.arguments import check_dense, check_no_gradient
 from attngen.runtime.attention import Origin, State
 from attngen.runtime.setup import thread_count
 
@@ -23,7 +24,8 @@ def merge(
     """
     if lse not in ("natural", "log2"):
         raise ValueError(f"lse is {lse!r}; it needs 'natural' or 'log2'")
-    states = list(states)
+    if not isinstance(states, (list, tuple)):
+        raise ValueError(f"states is a {type(states).__name__}; it needs a list of (out, lse)")
     if not states:
         raise ValueError("states is empty; it needs at least one (out, lse)")
     for number, state in enumerate(states):
@@ -43,6 +45,12 @@ def merge(
 def _check(state: Any, number: int, lse: str) -> None:
     if not isinstance(state, (tuple, list)) or len(state) != 2:
         raise ValueError(f"states[{number}] is a {type(state).__name__}; it needs (out, lse)")
+    for part, tensor in enumerate(state):
+        if not isinstance(tensor, torch.Tensor) and not (part == 1 and tensor is None):
+            raise ValueError(f"states[{number}][{part}] is a {type(tensor).__name__}; it needs a tensor")
+    names = (f"states[{number}][0]", f"states[{number}][1]")
+    check_no_gradient(names, state)
+    check_dense(names, state)
     if not isinstance(state, State):
         return
     origin = state.origin

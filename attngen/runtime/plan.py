@@ -49,8 +49,12 @@ class Planner:
         self.config = config
         # NOTE: a dirty arena is as good as a clean one, so nothing is zeroed but the header.
         self.arena = torch.empty(config.workspace(1).arena, dtype=torch.uint8, pin_memory=pinned)
-        self.arena[: struct.calcsize(_HEADER)].zero_()
+        self.forget()
         self._plan = make(_words(config))
+
+    def forget(self) -> None:
+        """Leave no plan in the arena."""
+        self.arena[: struct.calcsize(_HEADER)].zero_()
 
     def plan(
         self,
@@ -76,21 +80,27 @@ class Planner:
             raise ValueError(
                 f"scalars has {len(scalars)} values, need {len(self.config.scalars)}: {self.config.scalars}"
             )
+        if num_blocks is not None and (not isinstance(num_blocks, int) or num_blocks < 0):
+            raise ValueError(f"num_blocks is {num_blocks!r}, need the pool's number of blocks")
+        if not isinstance(levels, (list, tuple)):
+            raise ValueError(f"levels is a {type(levels).__name__}, need a list of Level(…)")
         views: list[Any] = []
         for number, level in enumerate(levels):
+            if not isinstance(level, Level):
+                raise ValueError(f"levels[{number}] is a {type(level).__name__}, need Level(…)")
             for name in _LEVEL_ARGUMENTS:
-                views.append(_ints(getattr(level, name), f"levels[{number}].{name}"))
+                views.append(host_ints(getattr(level, name), f"levels[{number}].{name}"))
             views.append(level.block_size)
         return self._plan(
             self.arena if arena is None else arena,
             arena_address,
             num_blocks,
-            _ints(qo_indptr, "qo_indptr"),
-            _ints(kv_indptr, "kv_indptr"),
-            _ints(kv_indices, "kv_indices"),
-            _ints(kv_len, "kv_len"),
-            _ints(last_page_len, "last_page_len"),
-            _ints(kv_positions, "kv_positions"),
+            host_ints(qo_indptr, "qo_indptr"),
+            host_ints(kv_indptr, "kv_indptr"),
+            host_ints(kv_indices, "kv_indices"),
+            host_ints(kv_len, "kv_len"),
+            host_ints(last_page_len, "last_page_len"),
+            host_ints(kv_positions, "kv_positions"),
             *scalars,
             *views,
         )
@@ -107,8 +117,10 @@ class Planner:
 _LEVEL_ARGUMENTS: Final = ("qo_indptr", "tokens", "kv_indptr", "kv_indices", "kv_len", "kv_positions")
 
 
-def _ints(value: Ints | None, name: str) -> Any:
+def host_ints(value: Ints | None, name: str) -> Any:
     """A tensor as it is, any other sequence of integers as an int64 tensor."""
+    if isinstance(value, torch.Tensor) and value.is_meta:
+        raise ValueError(f"{name} is on meta, need a tensor that holds integers")
     if value is None or isinstance(value, torch.Tensor):
         return value
     try:

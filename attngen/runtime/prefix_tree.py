@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from attngen.runtime.plan import Ints, Level
+from attngen.runtime.plan import Ints, Level, host_ints
 
 # What one more partial costs a row, in keys that could be read meanwhile (0.22 tiles of 64, measured).
 PARTIAL_KEYS: Final = 14.0
@@ -58,25 +58,38 @@ def prefix_tree(
     At most `levels` of them.  R requests share n keys where that saves more reading than it costs in partials:
     (R - 1) · n > partial_keys · R.  Linear in the pages, of which each is looked at once a request.
     """
-    if (kv_len is None) == (last_page_len is None):
-        raise ValueError("kv_len and last_page_len: need exactly one of them")
-    if levels < 1:
-        raise ValueError(f"levels is {levels}, need at least 1")
-    rows, indptr, indices = _numbers(qo_indptr), _numbers(kv_indptr), _numbers(kv_indices)
+    for name, value in (("levels", levels), ("page_size", page_size)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, need at least 1")
+    rows, indptr = _indptr(qo_indptr, "qo_indptr"), _indptr(kv_indptr, "kv_indptr")
     batch = len(rows) - 1
     if len(indptr) != batch + 1:
         raise ValueError(f"kv_indptr has {len(indptr)} entries, need {batch + 1} (requests + 1)")
+    indices = _numbers(kv_indices, "kv_indices")
+    if len(indices) < indptr[-1]:
+        raise ValueError(f"kv_indices has {len(indices)} entries, need kv_indptr[-1] = {indptr[-1]}")
     pages = [indices[begin:end] for begin, end in pairwise(indptr)]
-    if kv_len is not None:
-        lengths = _numbers(kv_len)
-    else:
-        tails = _numbers(last_page_len)
-        lengths = [(len(own) - 1) * page_size + tail if own else 0 for own, tail in zip(pages, tails, strict=True)]
-    for b, (own, length) in enumerate(zip(pages, lengths, strict=True)):
-        if not 0 <= length <= len(own) * page_size:
-            raise ValueError(f"kv_len[{b}] is {length}, need 0 to {len(own) * page_size} ({len(own)} pages)")
+    lengths = _lengths(pages, page_size, kv_len, last_page_len)
     found = _share([b for b in range(batch) if rows[b] < rows[b + 1]], pages, lengths, page_size, levels, partial_keys)
     return [_level(nodes, rows, page_size) for nodes in found] or [_level(_Nodes(), rows, page_size)]
+
+
+def _lengths(pages: list[list[int]], page_size: int, kv_len: Ints | None, last_page_len: Ints | None) -> list[int]:
+    """The number of keys of each request, from whichever of the two is given."""
+    if (kv_len is None) == (last_page_len is None):
+        raise ValueError("kv_len and last_page_len: need exactly one of them")
+    name = "last_page_len" if kv_len is None else "kv_len"
+    given = _numbers(last_page_len if kv_len is None else kv_len, name)
+    if len(given) != len(pages):
+        raise ValueError(f"{name} has {len(given)} entries, need {len(pages)} (requests)")
+    lengths = []
+    for b, (own, number) in enumerate(zip(pages, given, strict=True)):
+        room = len(own) * page_size
+        least, most = (0, room) if kv_len is not None else (1, page_size) if own else (0, 0)
+        if not least <= number <= most:
+            raise ValueError(f"{name}[{b}] is {number}, need {least} to {most} ({len(own)} pages)")
+        lengths.append(number if kv_len is not None else room - page_size + number if own else 0)
+    return lengths
 
 
 def _share(
@@ -139,10 +152,21 @@ def _sums(counts: Iterable[int]) -> list[int]:
     return sums
 
 
-def _numbers(values: Ints | None) -> list[int]:
-    if isinstance(values, torch.Tensor):
-        return [int(value) for value in values.tolist()]
-    return list(values or ())
+def _numbers(values: Ints | None, name: str) -> list[int]:
+    tensor = host_ints(values, name)
+    if tensor is None:
+        raise ValueError(f"{name} is missing")
+    if tensor.ndim != 1 or tensor.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"{name} is {tensor.dtype}{list(tensor.shape)}, need 1 dimension of int32 or int64")
+    numbers: list[int] = tensor.tolist()
+    return numbers
+
+
+def _indptr(values: Ints, name: str) -> list[int]:
+    numbers = _numbers(values, name)
+    if not numbers or numbers[0] != 0 or any(end < begin for begin, end in pairwise(numbers)):
+        raise ValueError(f"{name} is {numbers[:8]}…, need an indptr that starts at 0 and never decreases")
+    return numbers
 
 
 def _tensor(values: Iterable[int]) -> torch.Tensor:

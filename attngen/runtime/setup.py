@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import torch
 
@@ -17,6 +17,7 @@ from attngen.runtime.module import Kernel
 LseBase: TypeAlias = Literal["natural", "log2"]
 Keys: TypeAlias = Literal["raw", "transformed"]
 
+_LARGEST_COUNT: Final = 1 << 16
 LARGEST_HEAD_DIM: Final = 576  # multi-head latent attention's; nothing in use is larger
 _DTYPES: Final = {getattr(torch, row.torch): row.name for row in STORAGE.values() if hasattr(torch, row.torch)}
 _OF_RUN: Final = ("q", "kv", "out", "lse", "raw")
@@ -47,7 +48,7 @@ class Compilable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments of an Attention as it was given them; `check` refuses what can't work."""
+    """The arguments of an Attention, whose signature holds the defaults; what can't work is refused."""
 
     num_qo_heads: int
     num_kv_heads: int
@@ -55,18 +56,18 @@ class Options:
     dtype: torch.dtype
     kv: Layout
     limits: Limits
-    head_dim_v: int | None = None
-    kv_dtype: torch.dtype | None = None
-    device: str | torch.device = "cpu"
-    target: str = "cpu"
-    lse: LseBase = "natural"
-    keys: Keys = "raw"
-    batch_invariant: bool = False
-    fast_math: bool = False
-    num_workers: int | None = None
+    head_dim_v: int | None
+    kv_dtype: torch.dtype | None
+    device: str | torch.device
+    target: str
+    lse: LseBase
+    keys: Keys
+    batch_invariant: bool
+    fast_math: bool
+    num_workers: int | None
 
     def __post_init__(self) -> None:
-        if torch.device(self.device).type != "cpu":
+        if str(self.device).split(":")[0] != "cpu":
             raise ValueError(f"device is {str(self.device)!r}; this release has the CPU engine only: it needs 'cpu'")
         for name in ("num_qo_heads", "num_kv_heads"):
             _check_count(name, getattr(self, name))
@@ -80,6 +81,8 @@ class Options:
         _check_type("kv_dtype", self.kv_dtype or self.dtype, POOLS)
         _check_choice("lse", self.lse, ("natural", "log2"))
         _check_choice("keys", self.keys, ("raw", "transformed"))
+        for name in ("batch_invariant", "fast_math"):
+            check_bool(name, getattr(self, name))
         if not isinstance(self.kv, (Paged, Ragged, Dense, BlockSparse)):
             raise ValueError(f"kv is {self.kv!r}; it needs Paged(…), Ragged(), Dense(…) or BlockSparse(…)")
         if not isinstance(self.limits, Limits):
@@ -144,19 +147,24 @@ def thread_count() -> int:
     return env.num_threads() or torch.get_num_threads()
 
 
-def workspace_bytes(variant: Compilable, **options: Any) -> int:
-    """Bytes that `Attention(variant, **options)` will allocate; a function of its limits, not of any batch.
+def compile_variant(variant: Compilable, options: Options) -> Kernel:
+    """The kernel that an Attention with these options runs."""
+    if not callable(getattr(variant, "compile", None)):
+        raise ValueError(
+            f"variant is a {type(variant).__name__}; it needs what attngen.load() or attngen.parse() gives"
+        )
+    return variant.compile(options.kernel_config)
 
-    Tiles decide it, so the kernel is built where the cache doesn't have it.
-    """
-    chosen = Options(**options)
-    config = chosen.plan_config(variant.compile(chosen.kernel_config), thread_count())
-    return config.workspace(chosen.lanes_v).total
+
+def check_bool(name: str, value: bool) -> None:
+    """Refuse anything but True and False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; it needs True or False")
 
 
 def _check_count(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it needs an integer from 1")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST_COUNT:
+        raise ValueError(f"{name} is {value!r}; it needs an integer from 1 to {_LARGEST_COUNT}")
 
 
 def _check_head_dim(name: str, value: int) -> None:

@@ -168,7 +168,10 @@ def test_wrong_arguments_are_refused_before_anything_is_written() -> None:
     refused("qo_indptr ends at 3; k has 2 tokens", **{**pages, "qo_indptr": [0, 3]})
     two = {**pages, "kv_indptr": [0, 1, 1], "kv_len": [16, 2]}
     refused("qo_indptr goes from 0 to 9 at entry 0; it needs to rise from 0", **{**two, "qo_indptr": [0, 9, 2]})
-    refused("qo_indptr goes from 1 to 2 at entry 0", **{**two, "qo_indptr": [1, 2, 2]})
+    refused(
+        "qo_indptr goes from 1 to 2; it needs to rise from 0 to the number of tokens, 2",
+        **{**two, "qo_indptr": [1, 2, 2]},
+    )
     refused("qo_indptr goes from 2 to 1 at entry 1|qo_indptr ends at 1", **{**two, "qo_indptr": [0, 2, 1]})
     refused(r"kv_len\[0\] is 1, but 2 tokens are appended", **{**pages, "kv_len": [1]})
     refused("request 0 has 1 blocks of 16; kv_len 17 needs 2", **{**pages, "kv_len": [17]})
@@ -178,6 +181,31 @@ def test_wrong_arguments_are_refused_before_anything_is_written() -> None:
     refused("kv is Paged.*but the attention reads", attention=attention(kv=attngen.Paged(8)))
     refused("has no indices", **{**pages, "kv": attngen.Ragged()})
     refused("a Dense cache has one row a request", **{**pages, "kv": attngen.Dense(16), "kv_indices": None})
+    refused(
+        "qo_indptr goes from 2 to 2; it needs to rise from 0",
+        **{**pages, "qo_indptr": [2], "kv_len": [], "kv_indptr": [0]},
+    )
+    refused("argument `k` is a list; it needs a tensor", k=k.tolist())
+    refused(r"argument `v` is \[2, 64\]; it needs a tensor \[tokens, Hk, D\]", v=v[:, 0])
+    refused("argument `v` is on meta", v=v.to("meta"))
+    refused("argument `k` requires a gradient", k=k.clone().requires_grad_())
+    refused("kv is 'NHD'; it needs Paged", kv="NHD")
+    refused("slots has -9223372036854775808; it needs numbers of 32 bits", slots=torch.tensor([0, -(2**63)]))
+    refused("slots is a list, need a tensor or a sequence of integers", slots=[0.5, 1])
+    shared = torch.zeros(1, 16, HEADS, LANES).expand(2, -1, -1, -1)
+    refused("the K pool is .* with stride 0 along dimension 0; it needs memory of its own", pool=(shared, shared))
+    close = torch.zeros(18 * HEADS, LANES).as_strided((2, 16, HEADS, LANES), (64, 128, 64, 1))
+    refused("the K pool is .* with stride 64 along dimension .; it needs memory of its own", pool=(close, close))
+
+
+def test_a_request_is_not_appended_beyond_its_own_run() -> None:
+    """Neither into the tokens of the next request of a ragged cache, nor into the next row of a dense one."""
+    pool = torch.zeros(32, HEADS, LANES), torch.zeros(32, HEADS, LANES)
+    ragged = dict(slots=None, pool=pool, kv=attngen.Ragged(), qo_indptr=[0, 2, 2])
+    refused("request 0 has 5 blocks of 1; kv_len 6 needs 6", **ragged, kv_indptr=[0, 5, 9], kv_len=[6, 0])
+    refused("request 1 has -3 blocks of 1; kv_len 0 needs 0", **ragged, kv_indptr=[0, 5, 2], kv_len=[5, 0])
+    dense = dict(slots=None, kv=attngen.Dense(16), qo_indptr=[0, 2])
+    refused("request 0 has 1 blocks of 16; kv_len 17 needs 2", **dense, kv_len=[17])
 
 
 def test_parameters_of_the_key_stage_are_checked() -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import attngen
 from attngen.codegen.source import Parameter
+from attngen.runtime.setup import Options
 from tests.runtime.tiny_kernel import PARAMETERS, TinyVariant
 
 HQ, HK, D = 4, 2, 64
@@ -23,7 +25,7 @@ def attention(variant: TinyVariant | None = None, **options: Any) -> attngen.Att
     chosen: dict[str, Any] = dict(
         num_qo_heads=HQ, num_kv_heads=HK, head_dim=D, dtype=torch.float32, kv=attngen.Paged(16), limits=LIMITS
     )
-    return attngen.Attention(variant or TinyVariant(), **{**chosen, **options})
+    return attngen.Attention(**{"variant": variant or TinyVariant(), **chosen, **options})
 
 
 def planned(**options: Any) -> attngen.Attention:
@@ -276,6 +278,16 @@ def test_workspace_bytes_are_known_beforehand() -> None:
     assert held <= attngen.workspace_bytes(TinyVariant(), **options) <= held + attn._partials.arrived.nbytes
 
 
+def test_options_have_one_signature_and_one_source_of_defaults() -> None:
+    """Attention's own: workspace_bytes takes the same, and Options, which both make, has no default of its own."""
+    constructor = list(inspect.signature(attngen.Attention).parameters.values())
+    assert constructor == list(inspect.signature(attngen.workspace_bytes).parameters.values())
+    assert [p.name for p in constructor[1:]] == [field.name for field in fields(Options)]
+    assert all(field.default is MISSING and field.default_factory is MISSING for field in fields(Options))
+    with pytest.raises(TypeError, match="missing a required argument: 'num_qo_heads'"):
+        attngen.workspace_bytes(TinyVariant())  # type: ignore[call-arg]
+
+
 # Refusals
 
 
@@ -297,6 +309,12 @@ def test_workspace_bytes_are_known_beforehand() -> None:
         ({"kv": 16}, r"kv is 16; it needs Paged"),
         ({"limits": 16}, r"limits is 16; it needs Limits"),
         ({"num_workers": 0}, "num_workers is 0"),
+        ({"num_workers": 1 << 31}, "num_workers is 2147483648; it needs an integer from 1 to 65536"),
+        ({"device": "zz"}, "device is 'zz'"),
+        ({"device": 3}, "device is '3'"),
+        ({"batch_invariant": "no"}, "batch_invariant is 'no'; it needs True or False"),
+        ({"fast_math": None}, "fast_math is None; it needs True or False"),
+        ({"variant": "causal"}, r"variant is a str; it needs what attngen.load\(\) or attngen.parse\(\) gives"),
     ],
 )
 def test_wrong_options_are_refused_at_construction(options: dict[str, Any], message: str) -> None:
@@ -314,6 +332,15 @@ def test_a_parameter_may_not_be_named_like_an_argument(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"n": 5.0}, r"argument `n` is 5\.0; it needs an integer that fits i32"),
+        ({"n": torch.tensor(5, device="meta")}, "argument `n` is on meta"),
+        ({"levels": 3}, "levels is a int, need a list of Level"),
+        ({"levels": [3]}, r"levels\[0\] is a int, need Level"),
+        ({"num_blocks": -1}, "num_blocks is -1, need the pool's number of blocks"),
+        ({"num_blocks": "six"}, "num_blocks is 'six'"),
+        ({"kv_len": [20.0, 16]}, "kv_len is a list, need a tensor or a sequence of integers"),
+        ({"kv_len": torch.zeros(2)}, "kv_len has type float32, need int32 or int64"),
+        ({"kv_len": torch.zeros(2, device="meta")}, "kv_len is on meta, need a tensor that holds integers"),
         ({"n": 1.5}, "argument `n` is 1.5; it needs an integer that fits i32"),
         ({"n": True}, "argument `n` is True; it needs an integer"),
         ({"n": 1 << 40}, "argument `n` is 1099511627776; it needs an integer that fits i32"),
@@ -330,9 +357,8 @@ def test_wrong_plans_are_refused_and_leave_none_behind(changes: dict[str, Any], 
     with pytest.raises(ValueError, match=message):
         attn.plan(**{**PLAN, **changes})
     q, pool = inputs()
-    if not {"n", "gain", "soft_cap"} & set(changes):
-        with pytest.raises(ValueError, match=r"there is no plan to run; call plan\(\) first"):
-            attn.run(q, pool, **params())
+    with pytest.raises(ValueError, match=r"there is no plan to run; call plan\(\) first"):
+        attn.run(q, pool, **params())
 
 
 def test_a_missing_plan_scalar() -> None:
@@ -347,7 +373,12 @@ RUNS: list[tuple[dict[str, Any], str]] = [
     ({"bias": torch.zeros(HQ, 1)}, r"argument `bias` is f32\[4, 1\]"),
     ({"bias": torch.zeros(HQ).double()}, r"argument `bias` is float64\[4\]"),
     ({"bias": torch.zeros(HQ).half()}, r"argument `bias` is f16\[4\]; it needs f32"),
-    ({"bias": 1.0}, r"argument `bias` is 1; it needs f32\[Hq = 4\]"),
+    ({"bias": 1.0}, r"argument `bias` is 1\.0; it needs f32\[Hq = 4\]"),
+    ({"bias": torch.zeros(HQ, device="meta")}, "argument `bias` is on meta; it needs a strided tensor on cpu"),
+    ({"bias": torch.zeros(HQ).to_sparse()}, "argument `bias` is a sparse_coo tensor; it needs a strided tensor on cpu"),
+    ({"bias": torch.nn.Parameter(torch.zeros(HQ))}, "argument `bias` requires a gradient, and attngen computes none"),
+    ({"raw": "no"}, "argument `raw` is 'no'; it needs True or False"),
+    ({"raw": None}, "argument `raw` is None; it needs True or False"),
     ({"bias": [0.0] * HQ}, "argument `bias` is a list; it needs f32"),
     ({"table": torch.ones(1, 20, dtype=torch.int32)}, r"`table` is i32\[1, 20\]; it needs i32\[B >= 2, KV >= 20\]"),
     ({"table": torch.ones(2, 19, dtype=torch.int32)}, r"`table` is i32\[2, 19\]; it needs i32\[B >= 2, KV >= 20\]"),
@@ -415,14 +446,20 @@ def wrong_tensors() -> list[tuple[str, dict[str, Any]]]:
         ("the pool is a tuple of 3", {"kv": (k, v, v)}),
         (r"`out` is f32\[2, 4, 64\]; it needs f32\[rows >= 3", {"out": torch.empty(2, HQ, D)}),
         (r"`out` is bf16", {"out": torch.empty(3, HQ, D).bfloat16()}),
-        ("`out` is expanded along dimension 0", {"out": torch.empty(1, HQ, D).expand(3, -1, -1)}),
+        ("`out` is .* with stride 0 along dimension 0", {"out": torch.empty(1, HQ, D).expand(3, -1, -1)}),
+        (
+            "with stride 32 along .* own for every element",
+            {"out": torch.empty(768).as_strided((3, HQ, D), (256, 32, 1))},
+        ),
         (r"`lse` is f32\[3, 4, 1\]; it needs f32\[rows >= 3, Hq = 4\]", {"lse": torch.empty(3, HQ, 1)}),
-        ("`lse` is expanded along dimension 1", {"lse": torch.empty(3, 1).expand(3, HQ)}),
+        ("`lse` is .* with stride 0 along dimension 1", {"lse": torch.empty(3, 1).expand(3, HQ)}),
         ("`q` requires a gradient", {"q": q.clone().requires_grad_()}),
+        ("`kv` requires a gradient", {"kv": (k, v.clone().requires_grad_())}),
+        ("`kv` is on meta", {"kv": (k, v.to("meta"))}),
     ]
 
 
-@pytest.mark.parametrize("case", range(20))
+@pytest.mark.parametrize("case", range(23))
 def test_wrong_tensors_are_refused(case: int) -> None:
     message, changes = wrong_tensors()[case]
     q, pool = inputs()

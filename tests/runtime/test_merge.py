@@ -121,6 +121,11 @@ def test_runs_know_whether_they_may_be_merged() -> None:
         ),
         ([(torch.zeros(2, 3, 8), torch.zeros(2, 3)), (torch.zeros(2, 3, 8), None)], "some states have an lse and some"),
         ([(torch.zeros(2, 3, 8).int(), torch.zeros(2, 3))], "holds i32; it needs a float type"),
+        (None, r"states is a NoneType; it needs a list of \(out, lse\)"),
+        ([(None, torch.zeros(2, 3))], r"states\[0\]\[0\] is a NoneType; it needs a tensor"),
+        ([(torch.zeros(2, 3, 8), "log2")], r"states\[0\]\[1\] is a str; it needs a tensor"),
+        ([(torch.zeros(2, 3, 8, device="meta"), torch.zeros(2, 3))], r"`states\[0\]\[0\]` is on meta"),
+        ([(torch.zeros(2, 3, 8, requires_grad=True), torch.zeros(2, 3))], r"`states\[0\]\[0\]` requires a gradient"),
     ],
 )
 def test_wrong_states_are_refused(parts: list[tuple[torch.Tensor, torch.Tensor]], message: str) -> None:

@@ -43,7 +43,7 @@ GOOD: dict[str, Any] = {
         ({"qo_indptr": [1, 2, 3]}, r"qo_indptr\[0\] is 1, need 0"),
         ({"qo_indptr": [0, 3, 2]}, r"qo_indptr\[2\] is 2 after 3, need an indptr that never decreases"),
         ({"qo_indptr": []}, r"qo_indptr is empty"),
-        ({"qo_indptr": torch.zeros(3)}, r"qo_indptr has a 32-bit type, need int32 or int64"),
+        ({"qo_indptr": torch.zeros(3)}, r"qo_indptr has type float32, need int32 or int64"),
         ({"qo_indptr": torch.zeros((3, 1), dtype=torch.int32)}, r"qo_indptr has 2 dimensions, need 1"),
         ({"qo_indptr": torch.zeros(6, dtype=torch.int32)[::2]}, r"qo_indptr is not contiguous"),
         ({"qo_indptr": ["a"]}, r"qo_indptr is a list, need a tensor or a sequence of integers"),

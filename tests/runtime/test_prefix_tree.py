@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -119,3 +121,24 @@ def test_wrong_lengths_are_refused() -> None:
         prefix_tree(**{**batch.paged(), "kv_len": [9]}, page_size=4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="exactly one"):
         prefix_tree(qo_indptr=[0], kv_indptr=[0], kv_indices=[], page_size=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"page_size": 0}, "page_size is 0, need at least 1"),
+        ({"levels": 0}, "levels is 0, need at least 1"),
+        ({"kv_len": [9, 1]}, r"kv_len has 2 entries, need 1 \(requests\)"),
+        ({"kv_len": None, "last_page_len": [5]}, r"last_page_len\[0\] is 5, need 1 to 4 \(3 pages\)"),
+        ({"kv_len": None, "last_page_len": [-1]}, r"last_page_len\[0\] is -1, need 1 to 4 \(3 pages\)"),
+        ({"kv_indices": [0, 1]}, r"kv_indices has 2 entries, need kv_indptr\[-1\] = 3"),
+        ({"kv_indices": torch.zeros(3)}, r"kv_indices is torch.float32\[3\], need 1 dimension of int32 or int64"),
+        ({"kv_indices": None}, "kv_indices is missing"),
+        ({"qo_indptr": [0, 3, 1], "kv_indptr": [0, 3, 3]}, "qo_indptr is .* need an indptr that starts at 0"),
+        ({"qo_indptr": []}, "qo_indptr is .* need an indptr that starts at 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(changes: dict[str, Any], message: str) -> None:
+    arguments = {"qo_indptr": [0, 1], "kv_indptr": [0, 3], "kv_indices": [0, 1, 2], "kv_len": [9], "page_size": 4}
+    with pytest.raises(ValueError, match=message):
+        prefix_tree(**{**arguments, **changes})

@@ -125,10 +125,14 @@ std::int64_t check_slots(const Tokens& tokens, std::int64_t count, std::int64_t 
 
 void map_slots(const Requests& requests, std::int64_t block_size, std::int32_t* slots, std::int32_t* positions) {
   const auto entry = [](const char* name, std::int64_t i) { return std::string(name) + "[" + std::to_string(i) + "]"; };
+  const std::int64_t first = requests.qo_indptr[0], last = requests.qo_indptr[requests.batch];
+  if (first != 0 || last != requests.num_tokens)
+    refuse("qo_indptr goes from " + std::to_string(first) + " to " + std::to_string(last) +
+           "; it needs to rise from 0 to the number of tokens, " + std::to_string(requests.num_tokens));
   for (std::int32_t b = 0; b < requests.batch; ++b) {
     const std::int64_t begin = requests.qo_indptr[b], end = requests.qo_indptr[b + 1];
     const std::int64_t list = requests.kv_indptr[b], length = requests.kv_len[b];
-    if ((b == 0 && begin != 0) || end < begin || end > requests.num_tokens)
+    if (end < begin || end > requests.num_tokens)
       refuse("qo_indptr goes from " + std::to_string(begin) + " to " + std::to_string(end) + " at entry " +
              std::to_string(b) + "; it needs to rise from 0 to the number of tokens, " +
              std::to_string(requests.num_tokens));
@@ -137,7 +141,7 @@ void map_slots(const Requests& requests, std::int64_t block_size, std::int32_t* 
              " tokens are appended; it needs the length after appending");
     const std::int64_t blocks = (length + block_size - 1) / block_size;
     const std::int64_t own = requests.kv_indptr[b + 1] - list;
-    if (requests.kv_indices && (list < 0 || own < blocks || list + own > requests.num_indices))
+    if (list < 0 || own < blocks || (requests.kv_indices && list + own > requests.num_indices))
       refuse("request " + std::to_string(b) + " has " + std::to_string(own) +
              " blocks of " + std::to_string(block_size) + "; kv_len " + std::to_string(length) + " needs " +
              std::to_string(blocks));
@@ -157,6 +161,8 @@ void map_slots(const Requests& requests, std::int64_t block_size, std::int32_t* 
 void append(const AppendSpec& spec, const DLTensor& k_pool, const DLTensor* v_pool, const Tokens& tokens,
             Arguments& arguments, const Value* values) {
   const PoolView pool = view_pool(spec.pool, k_pool, v_pool);
+  check_writable("the K pool", k_pool);
+  if (v_pool) check_writable("the V pool", *v_pool);
   if (tokens.slots->ndim != 1) refuse("argument `slots` is " + describe(*tokens.slots) + "; it needs i32[tokens]");
   const std::int64_t count = tokens.slots->shape[0];
   check_tensor("argument `k`", *tokens.k, tokens.k_type,

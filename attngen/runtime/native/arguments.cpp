@@ -59,11 +59,17 @@ std::string number(double value) {
   return text;
 }
 
+// As Python writes it, so that 9.0 isn't taken for an integer.
+std::string real(double value) {
+  const std::string digits = number(value);
+  return digits.find_first_not_of("-0123456789") == std::string::npos ? digits + ".0" : digits;
+}
+
 std::string got(const Value& value) {
   switch (value.kind) {
     case Value::Kind::kBool: return value.integer ? "True" : "False";
     case Value::Kind::kInt: return std::to_string(value.integer);
-    case Value::Kind::kFloat: return number(value.real);
+    case Value::Kind::kFloat: return real(value.real);
     case Value::Kind::kTensor: return describe(*value.tensor);
     case Value::Kind::kOther: return "a " + value.type;
     case Value::Kind::kMissing: break;

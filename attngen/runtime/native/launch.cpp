@@ -18,13 +18,6 @@ class Turn {
   std::atomic<bool>& busy_;
 };
 
-void check_writable(const char* what, const DLTensor& tensor) {
-  for (int axis = 0; axis < tensor.ndim; ++axis)
-    if (tensor.shape[axis] > 1 && stride(tensor, axis) == 0)
-      refuse(std::string(what) + " is expanded along dimension " + std::to_string(axis) +
-             "; it needs memory of its own for every element");
-}
-
 }  // namespace
 
 void Launcher::planned(const Value* scalars) {

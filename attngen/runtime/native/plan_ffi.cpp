@@ -70,7 +70,7 @@ Ints read_ints(const ffi::AnyView& value, const char* name) {
   if (!tensor) throw Fault(text("%s is a %s, need a tensor or a list of integers", name, value.GetTypeKey().c_str()));
   const DLDataType type = tensor->dtype();
   if (type.code != kDLInt || (type.bits != 32 && type.bits != 64) || type.lanes != 1)
-    throw Fault(text("%s has a %d-bit type, need int32 or int64", name, type.bits));
+    throw Fault(text("%s has type %s, need int32 or int64", name, std::string(ffi::DLDataTypeToString(type)).c_str()));
   if (tensor->ndim() != 1) throw Fault(text("%s has %d dimensions, need 1", name, tensor->ndim()));
   if (!tensor->IsContiguous()) throw Fault(text("%s is not contiguous", name));
   const DLDeviceType device = tensor->device().device_type;

@@ -1,5 +1,6 @@
 #include "pool.hpp"
 
+#include <algorithm>
 #include <vector>
 
 namespace attngen::host {
@@ -74,6 +75,22 @@ Half view_half(const PoolSpec& spec, const std::string& what, const DLTensor& te
 void check_tensor(const std::string& what, const DLTensor& tensor, Type type, std::initializer_list<Axis> axes,
                   bool free_strides) {
   check(what, tensor, type, axes.begin(), axes.size(), free_strides);
+}
+
+void check_writable(const std::string& what, const DLTensor& tensor) {
+  std::vector<int> axes;
+  for (int axis = 0; axis < tensor.ndim; ++axis) {
+    if (tensor.shape[axis] == 0) return;
+    if (tensor.shape[axis] > 1) axes.push_back(axis);
+  }
+  std::sort(axes.begin(), axes.end(), [&](int a, int b) { return stride(tensor, a) < stride(tensor, b); });
+  std::int64_t reach = 0;  // of all steps along the axes so far, in elements
+  for (const int axis : axes) {
+    if (stride(tensor, axis) <= reach)
+      refuse(what + " is " + describe(tensor) + " with stride " + std::to_string(stride(tensor, axis)) +
+             " along dimension " + std::to_string(axis) + "; it needs memory of its own for every element");
+    reach += (tensor.shape[axis] - 1) * stride(tensor, axis);
+  }
 }
 
 PoolView view_pool(const PoolSpec& spec, const DLTensor& k, const DLTensor* v) {

@@ -21,6 +21,9 @@ struct Axis {
 void check_tensor(const std::string& what, const DLTensor& tensor, Type type, std::initializer_list<Axis> axes,
                   bool free_strides = false);
 
+// Refuses a tensor to be written in which two elements share memory: an axis must step over all that shorter steps reach.
+void check_writable(const std::string& what, const DLTensor& tensor);
+
 // How tensors become pools: [blocks, tokens, heads, lanes] (NHD), [blocks, heads, tokens, lanes] (HND), or, where a
 // pool is flat, [tokens, heads, lanes].  One tensor for both K and V has an axis of size 2 after the first.
 struct PoolSpec {

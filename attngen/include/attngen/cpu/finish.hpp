@@ -17,8 +17,9 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 
 // log2(2^a + 2^b), -inf where both are.
 inline float log2_add(float a, float b) {
+  if (a != a || b != b) return a + b;
   const float top = a > b ? a : b;
-  if (top == kNoKeys) return a + b;  // -inf, or NaN where one is
+  if (std::isinf(top)) return top;
   return top + std::log2(std::exp2(a - top) + std::exp2(b - top));
 }
 
