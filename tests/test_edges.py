@@ -98,7 +98,7 @@ def test_the_same_bits_every_time() -> None:
         attn.plan(**batch.plan_arguments(), **for_plan)
         out, lse = batch.outputs()
         attn.run(batch.q, (batch.k_pool, batch.v_pool), out=out, lse=lse, **for_run)
-        assert verdict_of(variant("gpt_oss.attn"), batch, out, lse).ok
+        assert verdict_of(variant("gpt_oss.attn").ir, batch, out, lse).ok
         if shape is SMALL:
             results.append((out[: batch.qo_indptr[-1]], lse[: batch.qo_indptr[-1]]))
     for out, lse in results[1:]:
