@@ -73,21 +73,22 @@ def main() -> int:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars in a pipe
     from serving import checkpoint  # imports transformers, which takes seconds and may be missing
-    from serving.engine import Engine
+    from serving.engine import Engine, PagedAttention
 
     model, tokenizer = checkpoint.load()
     requests = [
         Request(number, checkpoint.chat(tokenizer, prompt), options.max_new_tokens, tokenizer.eos_token_id)
         for number, prompt in enumerate(options.prompts)
     ]
-    page_size, max_batch, token_budget = options.page_size, options.max_batch, options.token_budget
-    num_pages = max_batch * max(-(-request.longest // page_size) for request in requests)
-    engine = Engine(model, num_pages=num_pages, page_size=page_size, max_batch=max_batch, token_budget=token_budget)
+    max_batch, token_budget = options.max_batch, options.token_budget
+    longest = max(request.longest for request in requests)
+    pages = PagePool(max_batch * -(-longest // options.page_size), options.page_size)
+    attention = PagedAttention(model.config, pages, max_batch, token_budget)
+    engine, scheduler = Engine(model, attention), Scheduler(pages, max_batch, token_budget)
     stream = Stream(options.prompts, partial(tokenizer.decode, skip_special_tokens=True))
-    scheduler = Scheduler(PagePool(num_pages, page_size), max_batch, token_budget)
     start = time.perf_counter()
     steps = serve(requests, scheduler, engine.step, stream)
-    report(requests, steps, time.perf_counter() - start, engine.seconds)
+    report(requests, steps, time.perf_counter() - start, attention.seconds)
     return verify(model, requests) if options.verify else 0
 
 
@@ -110,14 +111,14 @@ def serve(
 
 def report(requests: Sequence[Request], steps: int, seconds: float, spent: dict[str, float]) -> None:
     """Print how fast it was and what attention took of it."""
-    prompt, generated = (
-        sum(map(len, lists)) for lists in zip(*((r.prompt, r.generated) for r in requests), strict=True)
+    prompts = sum(len(request.prompt) for request in requests)
+    generated = sum(len(request.generated) for request in requests)
+    shares = {part: 100 * took / seconds for part, took in spent.items()}
+    parts = ", ".join(f"{part} {share:.1f}" for part, share in shares.items())
+    print(f"\n{prompts} prompt tokens and {generated} generated ones in {steps} steps and {seconds:.1f} s")
+    print(
+        f"attngen: {generated / seconds:.1f} tokens/s, {sum(shares.values()):.1f} % of the time in attention ({parts})"
     )
-    shares = {part: 100 * spent[part] / seconds for part in ("plan", "append", "run")}
-    print(f"\n{prompt} prompt tokens and {generated} generated ones in {steps} steps and {seconds:.1f} s")
-    print(f"attngen: {generated / seconds:.1f} tokens/s")
-    print(f"attention: {sum(shares.values()):.1f} % of the time", end="")
-    print(" (" + ", ".join(f"{part} {share:.1f}" for part, share in shares.items()) + ")")
 
 
 def verify(model: Any, requests: Sequence[Request]) -> int:
@@ -134,7 +135,7 @@ def verify(model: Any, requests: Sequence[Request]) -> int:
         print(f"  transformers {each.tokens[request.number]}", file=sys.stderr)
     if wrong:
         return 1
-    print(f"verified: the {len(requests)} requests generated the tokens that transformers generates, to the last")
+    print(f"verified: all {len(requests)} requests generated exactly the tokens of transformers' eager attention")
     return 0
 
 

@@ -1,4 +1,7 @@
-"""A transformers model whose attention, in every layer, is attngen over a paged cache."""
+"""A transformers model whose attention, in every layer, is attngen over a paged cache.
+
+`PagedAttention` is all there is to calling attngen; `Engine` puts it under a model.
+"""
 
 from __future__ import annotations
 
@@ -9,79 +12,93 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 import attngen
-from serving.scheduler import Batch
+from serving.scheduler import Batch, PagePool
 
 # The model rotates q and k itself, so the plain causal variant is all it needs.
 VARIANT = Path(__file__).parents[1] / "causal.attn"
 
 
-class Engine:
-    """Computes steps of a model; owns its paged cache and the one `attngen.Attention` that all its layers share."""
+class PagedAttention:
+    """A model's KV cache, and attention over it: planned once a step, run once a layer."""
 
-    def __init__(
-        self, model: PreTrainedModel, *, num_pages: int, page_size: int, max_batch: int, token_budget: int
-    ) -> None:
-        """Compile the attention (or find it compiled) and allocate the cache."""
-        config = model.config
-        model.set_attn_implementation("attngen")
-        self._model = model
+    def __init__(self, config: PreTrainedConfig, pages: PagePool, max_batch: int, token_budget: int) -> None:
+        """Compile the variant, or find it compiled, and allocate everything that any step needs."""
         self._attention = attngen.Attention(
             attngen.load(VARIANT),
             num_qo_heads=config.num_attention_heads,
             num_kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
-            dtype=model.dtype,
-            kv=attngen.Paged(page_size=page_size, layout="NHD"),
-            limits=attngen.Limits(batch=max_batch, q_tokens=token_budget, kv_tokens=num_pages * page_size),
-            device=model.device,
+            dtype=torch.float32,
+            kv=attngen.Paged(page_size=pages.page_size, layout="NHD"),
+            limits=attngen.Limits(batch=max_batch, q_tokens=token_budget, kv_tokens=pages.num_pages * pages.page_size),
+            device="cpu",
         )
-        # A plan speaks of page numbers, not of addresses. A page has the same number in every layer, so that one plan
-        # serves them all, each with the pool of its own.
-        pool = (config.num_hidden_layers, 2, num_pages, page_size, config.num_key_value_heads, config.head_dim)
-        self._pools = torch.empty(pool, dtype=model.dtype, device=model.device)
+        # A plan speaks of page numbers, not of addresses, and a page has the same number in every layer's pool: one
+        # plan serves all layers.
+        pool = (pages.num_pages, pages.page_size, config.num_key_value_heads, config.head_dim)
+        self._pools = [(torch.empty(pool), torch.empty(pool)) for _ in range(config.num_hidden_layers)]
+        # A layer's result is used up before the next layer attends, so one buffer does, and run() allocates nothing.
+        self._out_buffer = torch.empty(token_budget, config.num_attention_heads, config.head_dim)
+        self._lse_buffer = torch.empty(token_budget, config.num_attention_heads)
+        self._out, self._lse = self._out_buffer[:0], self._lse_buffer[:0]
         self._slots = torch.empty(0, dtype=torch.int32)
-        self.seconds = dict.fromkeys(
-            ("step", "plan", "append", "run"), 0.0
-        )  # over all steps; "step" has the others in it
+        self.seconds = {"plan": 0.0, "append": 0.0, "run": 0.0}
 
-    def step(self, batch: Batch) -> list[int]:
-        """Run the model on a packed step; the most likely next token of each predicting row."""
-        with self._timed("step"), torch.inference_mode():
-            with self._timed("plan"):
-                self._attention.plan(
-                    qo_indptr=batch.qo_indptr,
-                    kv_indptr=batch.kv_indptr,
-                    kv_indices=batch.kv_indices,
-                    kv_len=batch.kv_len,
-                )
-            self._slots = torch.tensor(batch.slots, dtype=torch.int32)
-            output = self._model(
-                input_ids=torch.tensor([batch.tokens]),
-                position_ids=torch.tensor([batch.positions]),
-                logits_to_keep=torch.tensor(batch.predicting, dtype=torch.int64),
-                use_cache=False,  # transformers' own, that is
-                engine=self,  # for `attend_layer`
+    def plan(self, batch: Batch) -> None:
+        """Lay out the attention of a step, once for all layers."""
+        with self._timed("plan"):
+            self._attention.plan(
+                qo_indptr=batch.qo_indptr,
+                kv_indptr=batch.kv_indptr,
+                kv_indices=batch.kv_indices,
+                kv_len=batch.kv_len,
             )
-            predicted: list[int] = output.logits[0].argmax(-1).tolist()
-        return predicted
+            rows = len(batch.tokens)
+            self._out, self._lse = self._out_buffer[:rows], self._lse_buffer[:rows]
+            self._slots = torch.tensor(batch.slots, dtype=torch.int32)
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Put the step's keys and values into their pages, then attend; tensors are [rows, heads, head_dim]."""
-        k_pool, v_pool = self._pools[layer]
+        """Put the step's keys and values into their pages, then attend; tensors are [rows, heads, head_dim].
+
+        The result is valid until the next call.
+        """
+        pool = self._pools[layer]
         with self._timed("append"):
-            attngen.append_kv((k_pool, v_pool), k, v, attention=self._attention, slots=self._slots)
+            attngen.append_kv(pool, k, v, attention=self._attention, slots=self._slots)
         with self._timed("run"):
-            out, _ = self._attention.run(q, (k_pool, v_pool))
-        return out
+            self._attention.run(q, pool, out=self._out, lse=self._lse)
+        return self._out
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
         self.seconds[what] += time.perf_counter() - start
+
+
+class Engine:
+    """Computes the steps of a model, whose layers all attend through one `PagedAttention`."""
+
+    def __init__(self, model: PreTrainedModel, attention: PagedAttention) -> None:
+        model.set_attn_implementation("attngen")
+        self._model, self._attention = model, attention
+
+    def step(self, batch: Batch) -> list[int]:
+        """Run the model on a packed step; the most likely next token of each predicting row."""
+        self._attention.plan(batch)
+        with torch.inference_mode():
+            output = self._model(
+                input_ids=torch.tensor([batch.tokens]),
+                position_ids=torch.tensor([batch.positions]),
+                logits_to_keep=torch.tensor(batch.predicting, dtype=torch.int64),
+                use_cache=False,  # of transformers' own
+                paged_attention=self._attention,  # passed on to `attend_layer`
+            )
+            tokens: list[int] = output.logits[0].argmax(-1).tolist()
+        return tokens
 
 
 def attend_layer(
@@ -91,13 +108,13 @@ def attend_layer(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    engine: Engine,
+    paged_attention: PagedAttention,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """What transformers calls in each layer: [1, heads, rows, head_dim] in, [1, rows, heads, head_dim] out."""
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
-    return engine.attend(module.layer_idx, q, k, v)[None], None
+    return paged_attention.attend(module.layer_idx, q, k, v)[None], None
 
 
-# No mask function is registered under this name, so transformers makes no mask: it would be one of rows by rows.
+# No mask function is registered under this name, so transformers makes no mask, which would be one of rows by rows.
 AttentionInterface.register("attngen", attend_layer)

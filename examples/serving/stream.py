@@ -30,7 +30,8 @@ class Stream:
         text = self._decode(request.generated[self._printed[request.number] :])
         if request.finished or (len(text) >= WIDTH and not text.endswith(SPLIT)):
             self._printed[request.number] = len(request.generated)
-            _line(step, request, "  " + text.replace("\n", "⏎"))
+            if text:  # the last token alone may be one that is not shown
+                _line(step, request, "  " + text.replace("\n", "⏎"))
         if request.finished:
             _line(step, request, f"- {len(request.generated)} tokens")
 
