@@ -61,6 +61,7 @@ def test_a_wrong_variant_is_exit_1_everywhere(command: str, wrong: str, capsys: 
         ["show", GEMMA2, "--target", "vax"],
         ["run", GEMMA2, "--heads", "7", "--kv-heads", "2"],
         ["run", GEMMA2, "--head-dim", "-3"],
+        ["run", GEMMA2, "--head-dim", "12"],
         ["bench", "plan", GEMMA2, "more"],
         ["cache", "defragment"],
     ],

@@ -11,6 +11,7 @@ from attngen import __version__
 from attngen.cli import bench, build, cache, check, doctor, run, show
 from attngen.cli.report import BAD_CALL, BAD_ENVIRONMENT, BAD_VARIANT, CallError
 from attngen.errors import AttnError, EnvironmentFault
+from attngen.runtime.toolchain import CompileFault
 
 COMMANDS = (check, show, build, run, bench, cache, doctor)
 
@@ -25,10 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AttnError as error:
         print(error, file=sys.stderr)
         return BAD_VARIANT
-    except CallError as error:
+    except (CallError, ValueError) as error:  # the runtime refuses arguments with a ValueError that names them
         print(f"attngen: {error}", file=sys.stderr)
         return BAD_CALL
-    except EnvironmentFault as fault:
+    except (EnvironmentFault, CompileFault) as fault:
         print(f"attngen: {fault}", file=sys.stderr)
         return BAD_ENVIRONMENT
     except BrokenPipeError:
