@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from attngen.ir.nodes import Binary, Call, Cast, Const, Expr, Index, Scalar, Select, Unary, Variant
-from attngen.ir.walk import bounds_of, inline_lets, scalar_names
+from attngen.ir.passes import plan_scalars
+from attngen.ir.walk import bounds_of, inline_lets
 
 Program: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -16,14 +17,6 @@ OPS: Final[dict[str, int]] = {
 }  # fmt: skip
 ARGUMENTS: Final = ("pos_lo", "pos_hi", "q_len", "kv_len")
 _COMPLEMENT: Final = {"!=": "==", ">": "<=", ">=": "<"}
-
-
-def plan_scalars(variant: Variant) -> tuple[str, ...]:
-    """The scalars that the key bounds read, in the variant's order: arguments of plan()."""
-    if variant.key_bounds is None:
-        return ()
-    read = frozenset[str]().union(*(scalar_names(end) for end in bounds_of(variant.key_bounds)))
-    return tuple(scalar.name for scalar in variant.scalars if scalar.name in read)
 
 
 def bound_programs(variant: Variant) -> tuple[Program, ...]:

@@ -18,7 +18,6 @@ EQUALITY: Final = 55
 BIT_AND: Final = 50
 BIT_XOR: Final = 45
 BIT_OR: Final = 40
-LOWEST: Final = 0
 
 
 @dataclass(frozen=True, slots=True)

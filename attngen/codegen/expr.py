@@ -29,7 +29,7 @@ from attngen.codegen.cxx_ops import (
     literal,
 )
 from attngen.codegen.graph import Graph, Node
-from attngen.codegen.overflow import Range, exact_range, integer_range, within
+from attngen.codegen.ranges import Range, exact_range, integer_range, within
 from attngen.errors import NOWHERE, Span
 from attngen.ir.types import LIMITS
 

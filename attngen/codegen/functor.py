@@ -20,7 +20,7 @@ from attngen.codegen.expr import (
     over_lanes,
 )
 from attngen.codegen.graph import Graph
-from attngen.codegen.overflow import Range
+from attngen.codegen.ranges import Range, declared_range
 from attngen.codegen.render import HERE, render
 from attngen.codegen.source import KernelConfig
 from attngen.codegen.tables import tabulate
@@ -96,9 +96,9 @@ class _Functor:
     def _launch_leaves(self) -> Leaves:
         leaves: Leaves = {("index", name): Leaf(text) for name, text in _SIZES.items()}
         for scalar in self.variant.scalars:
-            leaves["scalar", scalar.name] = Leaf(member_name(scalar.name), range=_declared(scalar.range))
+            leaves["scalar", scalar.name] = Leaf(member_name(scalar.name), range=declared_range(scalar.range))
         for tensor in self.variant.tensors:
-            leaves["load", tensor.name] = Leaf(member_name(tensor.name), range=_declared(tensor.range))
+            leaves["load", tensor.name] = Leaf(member_name(tensor.name), range=declared_range(tensor.range))
         for binding in self._bindings("launch"):
             leaves["var", binding.name] = Leaf(binding.name, range=self.ranges.get(binding.name))
         return leaves
@@ -322,14 +322,6 @@ class _Functor:
             "column_fields": [self._column_field(b) for b in self._bindings("column")],
             "hooks": hooks,
         }
-
-
-def _declared(ends: Sequence[int | float | str] | None) -> Range | None:
-    """The values that a half-open range of whole numbers declares; an end that names a dimension is any size."""
-    if ends is None or any(isinstance(end, float) for end in ends):
-        return None
-    low, high = ((2**30 if side else 0) if isinstance(end, str) else int(end) for side, end in enumerate(ends))
-    return low, high - 1
 
 
 def _indented(statements: Sequence[Statement]) -> list[Statement]:

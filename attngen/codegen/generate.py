@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from attngen.codegen.backends import cpu
-from attngen.codegen.bounds import bound_programs, plan_scalars
+from attngen.codegen.bounds import bound_programs
 from attngen.codegen.source import KernelConfig, KernelSource, Manifest, Parameter
 from attngen.codegen.target import Target, find_target
 from attngen.ir.nodes import Load, Variant
+from attngen.ir.passes import plan_scalars
 from attngen.ir.walk import free_vars, nodes, scalar_names, stages
 
 __all__ = ["generate", "manifest"]

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attngen.codegen import bounds, cxx_ops
-from attngen.codegen.bounds import bound_programs, plan_scalars
+from attngen.codegen.bounds import bound_programs
 from attngen.codegen.cxx_ops import literal
-from attngen.codegen.lines import CompilerError, compiler_errors
 from attngen.codegen.target import TARGETS, find_target
 from attngen.ir.builtins import IN_IR
 from attngen.ir.evaluate import Environment, evaluate
 from attngen.ir.make import COMPARISONS, binary, call, i32, select
 from attngen.ir.nodes import Base, Binary, Const, Index, KeyBounds, Scalar, ScalarParam, Unary, Variant
 from attngen.ir.numbers import NUMBERS, round_f32
+from attngen.ir.passes import plan_scalars
 from attngen.ir.types import BOOL, F32, I32
 from tests.codegen.cxx import INCLUDE
 
@@ -57,22 +57,6 @@ def test_targets() -> None:
     assert list(TARGETS) == ["cpu-amx", "cpu-avx512", "cpu-avx2"], "the best first"
     with pytest.raises(ValueError, match=r"cpu-avx3.*cpu-amx, cpu-avx512, cpu-avx2"):
         find_target("cpu-avx3")
-
-
-def test_compiler_errors_point_at_the_variant() -> None:
-    log = (
-        "In file included from kernel.cpp:3:\n"
-        "functor.hpp:40:9: error: 'x' was not declared\n"
-        "gemma2.attn:8:12: error: no matching function\n"
-        "gemma2.attn:8:12: error: no matching function\n"
-        "dir/sink.attn(9): error #20: identifier is undefined\n"
-        "kernel.cpp:1:1: warning: unused\n"
-    )
-    assert compiler_errors(log) == (
-        CompilerError("gemma2.attn", 8, "no matching function"),
-        CompilerError("dir/sink.attn", 9, "identifier is undefined"),
-        CompilerError("functor.hpp", 40, "'x' was not declared"),
-    )
 
 
 # Key bounds ---------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from attngen import compiler, dsl, ir
@@ -16,7 +18,8 @@ CONFIG = KernelConfig("cpu-avx2", 64, 64, "f32", "f32")
 def mask_value(condition: str) -> object:
     variant = ir.build(dsl.parse_module(f"attention a:\n    mask: {condition}\n"))
     assert variant.mask is not None
-    return evaluate(variant.mask, Environment(indices={"kv": 0}), NUMBERS)
+    env: Environment[Any] = Environment(indices={"kv": 0})
+    return evaluate(variant.mask, env, NUMBERS)
 
 
 def test_the_smallest_integers_can_be_written() -> None:

@@ -1,4 +1,4 @@
-"""Which signed operations can't overflow, so that they may be spelt with C++'s own operators.
+"""Which values integers can take, and so which operations on them may be spelt with C++'s own operators.
 
 Index arithmetic such as `kv - pos` is the common case.  No request and no pool has 2^30 tokens or more.
 """
@@ -9,15 +9,25 @@ from collections.abc import Sequence
 from typing import Final
 
 from attngen.codegen.graph import Node
+from attngen.ir.interval import Interval, binary_interval, call_interval, hull, negated
 from attngen.ir.types import LIMITS
 
 Range = tuple[int, int]
 _INDEX: Final = 2**30 - 1
 
 
+def declared_range(ends: Sequence[int | float | str] | None) -> Range | None:
+    """The values that a half-open range of whole numbers declares; an end that names a dimension is any size."""
+    if ends is None or any(isinstance(end, float) for end in ends):
+        return None
+    low, high = ((side * (_INDEX + 1)) if isinstance(end, str) else int(end) for side, end in enumerate(ends))
+    return low, high - 1
+
+
 def integer_range(node: Node, args: Sequence[Range]) -> Range:
     """The values that an integer node can take, given those of its operands."""
-    limits = LIMITS[node.type.base]
+    base, operands = node.type.base, [Interval(*arg) for arg in args]
+    limits = LIMITS[base]
     match node.kind, node.payload:
         case "const", _:
             return (int(str(node.payload)),) * 2
@@ -26,29 +36,18 @@ def integer_range(node: Node, args: Sequence[Range]) -> Range:
         case "index", _:
             return (0, _INDEX)
         case "select", _:
-            return (min(args[1][0], args[2][0]), max(args[1][1], args[2][1]))
-        case (("binary" | "unary"), ("+" | "-" | "*")):
-            exact = exact_range(node, args)
-            return exact if within(exact, limits) else limits
-        case "binary", "&" if args[0][0] >= 0 or args[1][0] >= 0:
-            return (0, min(hi for lo, hi in args if lo >= 0))
-        case "binary", "%" if args[1][0] > 0:
-            return (0, args[1][1] - 1)
-        case "binary", "//" if args[1][0] > 0:
-            return (min(args[0][0], 0), max(args[0][1], 0))
-        case "call", "min":
-            return (min(args[0][0], args[1][0]), min(args[0][1], args[1][1]))
-        case "call", "max":
-            return (max(args[0][0], args[1][0]), max(args[0][1], args[1][1]))
-        case "call", "clamp":
-            (_, low, high) = args
-            return (min(low[0], high[0]), max(low[1], high[1]))
-        case "call", "sign":
-            return (-1, 1)
-        case "cast", _ if args and within(args[0], limits):
+            found = hull(operands[1], operands[2])
+        case "unary", _:
+            found = negated(str(node.payload), operands[0], base)
+        case "binary", _:
+            found = binary_interval(str(node.payload), operands[0], operands[1], base)
+        case "call", _:
+            found = call_interval(str(node.payload), operands, base)
+        case "cast", _ if within(args[0], limits):
             return args[0]
         case _:
             return limits
+    return int(found.lo), int(found.hi)
 
 
 def exact_range(node: Node, args: Sequence[Range]) -> Range:
