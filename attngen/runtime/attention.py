@@ -109,7 +109,7 @@ class Attention:
         library = host.library()
         self._planner = Planner(config, library.planner)
         self._partials = workspace.allocate(config.workspace(self.options.lanes_v))
-        self._run, self._planned = self._launcher(library, threads)
+        self._run, self._forget, self._planned = self._launcher(library, threads)
         self._handle = compiled.Handle(self._run)
         self._rows = 0
         manifest = self.manifest
@@ -148,7 +148,7 @@ class Attention:
         `scalars` are the variant's parameters that its mask bounds read.  `num_blocks`, the pool's, lets wrong indices
         be named here instead of at run().
         """
-        self._planner.forget()  # first of all: after a plan that fails there is none
+        self._forget()  # first of all: after a plan that fails there is none
         self._rows = 0
         values = [_number(value) for value in self._plan_slots.place(scalars)]
         check_dense(self._plan_slots.names, values)
@@ -209,11 +209,11 @@ class Attention:
         """Write a picture of the last plan: workers over time by request, and the pattern of blocks."""
         write_report(self._planner, path)
 
-    def _launcher(self, library: Any, threads: int) -> tuple[Any, Any]:
+    def _launcher(self, library: Any, threads: int) -> Any:
         options, config = self.options, self.manifest.config
         heads = (options.num_qo_heads, options.num_kv_heads)
         words = [TYPES[config.dtype], *heads, int(self.manifest.softmax), threads, int(env.check())]
-        run, planned = library.launcher(
+        return library.launcher(
             self.kernel.handle,
             pool_words(options.kv, config.kv_dtype, heads[1], config.head_dim, config.head_dim_v),
             words,
@@ -224,7 +224,6 @@ class Attention:
             self._partials.arrived,
             specification(self.manifest, heads),
         )
-        return run, planned
 
     def _fresh(self, q: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if not getattr(q, "shape", ()):

@@ -49,12 +49,8 @@ class Planner:
         self.config = config
         # NOTE: a dirty arena is as good as a clean one, so nothing is zeroed but the header.
         self.arena = torch.empty(config.workspace(1).arena, dtype=torch.uint8, pin_memory=pinned)
-        self.forget()
-        self._plan = make(_words(config))
-
-    def forget(self) -> None:
-        """Leave no plan in the arena."""
         self.arena[: struct.calcsize(_HEADER)].zero_()
+        self._plan = make(_words(config))
 
     def plan(
         self,

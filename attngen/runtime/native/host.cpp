@@ -190,7 +190,7 @@ std::int64_t open_kernel(const ffi::String& path) {
   return reinterpret_cast<std::int64_t>(new Kernel{path, worker, scratch(), transform});
 }
 
-// (run, planned) of a launcher that lives as long as either.
+// (run, forget, planned) of a launcher that lives as long as any of them.
 ffi::Array<ffi::Function> make_launcher(std::int64_t kernel, const ffi::Array<std::int64_t>& pool,
                                         const ffi::Array<std::int64_t>& words, double lse_scale,
                                         ffi::TensorView arena, ffi::TensorView partial_out, ffi::TensorView partial_lse,
@@ -204,7 +204,7 @@ ffi::Array<ffi::Function> make_launcher(std::int64_t kernel, const ffi::Array<st
   spec.softmax = words[3] != 0;
   spec.threads = static_cast<int>(words[4]);
   spec.lse_scale = static_cast<float>(lse_scale);
-  spec.plan = static_cast<const PlanHeader*>(arena.data_ptr());
+  spec.plan = static_cast<PlanHeader*>(arena.data_ptr());
   spec.partial_out = static_cast<float*>(partial_out.data_ptr());
   spec.partial_lse = static_cast<float*>(partial_lse.data_ptr());
   spec.arrived = static_cast<std::uint32_t*>(arrived.data_ptr());
@@ -221,10 +221,11 @@ ffi::Array<ffi::Function> make_launcher(std::int64_t kernel, const ffi::Array<st
     launcher->run({read_tensor(args[0], "q"), read_tensor(args[1], "kv"), read_optional_tensor(args[2], "kv"),
                    read_tensor(args[3], "out"), read_optional_tensor(args[4], "lse"), args[5].cast<bool>(), values});
   });
+  ffi::Function forget = ffi::Function::FromPacked([launcher](ffi::PackedArgs, ffi::Any*) { launcher->forget(); });
   // planned(value of every parameter…), of which the planned ones count
   ffi::Function planned = ffi::Function::FromPacked(
       [launcher](ffi::PackedArgs args, ffi::Any*) { launcher->planned(read_values(args, 0).data()); });
-  return {run, planned};
+  return {run, forget, planned};
 }
 
 // out, lse or None, natural, threads, (out, lse or None) of every state…

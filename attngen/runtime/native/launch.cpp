@@ -20,6 +20,11 @@ class Turn {
 
 }  // namespace
 
+void Launcher::forget() {
+  Turn turn(busy_);
+  spec_.plan->version = 0;
+}
+
 void Launcher::planned(const Value* scalars) {
   Turn turn(busy_);
   arguments_.plan_scalars(scalars);

@@ -18,7 +18,7 @@ struct LaunchSpec {
   float lse_scale;
   int threads;
   // The workspace: fixed in place for the launcher's life.
-  const PlanHeader* plan;
+  PlanHeader* plan;
   float* partial_out;
   float* partial_lse;
   std::uint32_t* arrived;
@@ -38,6 +38,9 @@ class Launcher {
     const Value* values;
   };
   void run(const Call& call);
+
+  // Leaves no plan to run, until the next one is whole.
+  void forget();
 
   // Takes over the scalars that plan() was given.
   void planned(const Value* scalars);
