@@ -350,8 +350,7 @@ def _scoped(declaration: str, statements: Sequence[Statement], result: str) -> t
 
 def _title(variant: Variant, config: KernelConfig) -> str:
     dims = f"{config.head_dim}" + ("" if config.head_dim == config.head_dim_v else f"/{config.head_dim_v}")
-    name = "".join(c if c.isprintable() else "?" for c in PurePath(variant.span.file).name)
-    origin = "" if variant.span == NOWHERE else f" from {name}"
+    origin = "" if variant.span == NOWHERE else f" from {_printable(PurePath(variant.span.file).name)}"
     return f"attention {variant.name}{origin}, head dimension {dims}"
 
 
@@ -370,5 +369,10 @@ def _lines(statements: Sequence[Statement]) -> tuple[str, ...]:
 
 
 def _line_directive(span: Span) -> str:
-    escaped = span.file.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = _printable(span.file).replace("\\", "\\\\").replace('"', '\\"')
     return f'#line {span.line} "{escaped}"'
+
+
+def _printable(path: str) -> str:
+    """A path that can stand on a line of UTF-8 text, whatever the file system allows."""
+    return "".join(c if c.isprintable() else "?" for c in path)

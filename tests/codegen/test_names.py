@@ -109,6 +109,10 @@ attention nothing_read:
     logits(s): 1.0
     mask: (~(f32(kv) < 2.0) | (i64(kv) < i64(pos))) & ~bool(f32(pos))
 """,
+    "not\udcff unicode": """
+attention not_unicode:
+    mask: causal & (kv % 3 == pos % 3)
+""",
     'quoted "and\\back\nslashed': """
 attention quoted:
     mask: causal & (kv % 3 == pos % 3)
