@@ -4,7 +4,7 @@ Every expression terminates, never faults and has no effect (`//` by zero is 0, 
 move, copy and drop sub-expressions freely.  `ir/evaluate.py` is the meaning of each node.  Equality and hashes ignore
 spans; `TypeAdapter(Variant).dump_json` is stable and serves as a cache key.
 
-Types: an operation's operands have one base type (`ir/build.py` inserts the casts); a scalar operand of a vec
+Types: an operation's operands have one base type (`ir/build` inserts the casts); a scalar operand of a vec
 operation is broadcast over the lanes.
 """
 

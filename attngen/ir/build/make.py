@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from attngen.errors import Span
@@ -11,15 +10,12 @@ from attngen.ir.nodes import (
     Base,
     Binary,
     Call,
-    Carry,
     Cast,
     Const,
     Expr,
     Index,
     LaneAt,
     Let,
-    Loop,
-    Reduce,
     Scalar,
     Select,
     Type,
@@ -27,7 +23,7 @@ from attngen.ir.nodes import (
     Var,
 )
 from attngen.ir.types import F32, I32, fits, is_integer, promote, with_base
-from attngen.ir.walk import Names, binders, map_expr, nodes
+from attngen.ir.walk import Names, nodes
 
 Lane: TypeAlias = Literal["D", "Dv"]  # the size of a vec: query and key have D lanes, value and output Dv
 Bindings: TypeAlias = list[tuple[str, Expr]]
@@ -125,28 +121,6 @@ def wrap(bindings: Bindings, result: Expr) -> Expr:
             needed |= variables(value)
             result = Let(name, value, result, result.type, span=value.span)
     return result
-
-
-def renamed_copy(names: Names, expr: Expr, variables: Mapping[str, str]) -> Expr:
-    """The expression with other free variables, and with fresh names for everything that it binds."""
-    renamed = dict(variables)
-    for node in nodes(expr):
-        renamed.update((name, names.fresh(name)) for name in binders(node))
-
-    def rename(node: Expr) -> Expr:
-        match node:
-            case Var() | Let():
-                return replace(node, name=renamed.get(node.name, node.name))
-            case Reduce():
-                return replace(node, variable=renamed[node.variable])
-            case Loop():
-                carried = tuple(Carry(renamed[carry.name], carry.init, carry.next) for carry in node.carried)
-                result, variable = renamed[node.result], renamed[node.variable]
-                return replace(node, variable=variable, carried=carried, result=result)
-            case _:
-                return node
-
-    return map_expr(expr, rename)
 
 
 def rotate(names: Names, x: Expr, partner: Literal["half", "pair"], lane: Lane, span: Span) -> Expr:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attngen.dsl import ast
 from attngen.ir.build import constants
 from attngen.ir.build.context import Context, Fault, as_index
-from attngen.ir.build.make import Bindings, is_atom, renamed_copy, wrap
+from attngen.ir.build.make import Bindings, is_atom, wrap
 from attngen.ir.build.scope import Broken, Constant, Local, Pack, Rows, RunTimeScalar, Scope, Unassigned
 from attngen.ir.nodes import Carry, Expr, Loop, Type, Var
 from attngen.ir.types import describe, promote
-from attngen.ir.walk import free_vars
+from attngen.ir.walk import copy_expr, free_vars
 
 
 def block(ctx: Context, body: ast.Block) -> tuple[Bindings, Expr | Pack]:
@@ -187,11 +187,14 @@ def _loop_value(
             pending.extend(other for other, var in iteration.before.items() if var.name in used)
     counter = ctx.fresh(node.variable.id)
     own = {name: ctx.fresh(name) for name in inits if name in needed}
-    renamed = {iteration.counter.name: counter, **{iteration.before[name].name: new for name, new in own.items()}}
+    variables: dict[str, Expr] = {iteration.counter.name: replace(iteration.counter, name=counter)}
+    variables.update(
+        (before.name, replace(before, name=own[name])) for name, before in iteration.before.items() if name in own
+    )
 
     def carry(name: str) -> Carry:
         type = iteration.before[name].type
-        after = renamed_copy(ctx.session.names, iteration.after[name], renamed)
+        after = copy_expr(iteration.after[name], ctx.session.names, variables)
         what = f"`{name}`"
         return Carry(own[name], ctx.convert(inits[name], type, what, node.span),
                      ctx.convert(after, type, what, node.span))  # fmt: skip
