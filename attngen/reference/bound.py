@@ -35,14 +35,14 @@ def judge(out: torch.Tensor, lse: torch.Tensor | None, exact: State, rounded: St
 
     With E the error of `rounded` against `exact`, max-abs or L2-relative, a bound is `1.1 * E + floor`.
 
-    - The floor is what no algorithm in fp32 can promise, relative to the largest output: `2^-23` for the sums, twice,
-      and with softmax on as often as the largest logit says, since a rounding of a logit s moves its weight by
-      `2^-24 * |s|`.  It matters for fp32 outputs alone.
+    - The floor is what no algorithm in fp32 can promise, relative to the largest output: `2^-23 * (2 + condition)`,
+      twice a rounding for the sums, and `State.condition` since an error in a logit moves its weight by as much.  It
+      matters for fp32 outputs alone.
     - Whose worst element lies nearest to a tie of the output type is luck.  So the max-abs bound is at least
       1.1 times the error of `rounded` before that rounding, plus half a unit in the last place of the largest output.
     - Elements whose exact value isn't finite must match it: NaN for NaN, and an infinity of the same sign.
     """
-    few = EPSILON * (2.0 + (exact.max_logit if exact.lse is not None else 0.0))
+    few = EPSILON * (2.0 + exact.condition)
     rows = exact.out.shape[0]
     error, relative, size = _distance(out[:rows], exact.out)
     plain, plain_relative, _ = _distance(rounded.out, exact.out)

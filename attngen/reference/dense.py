@@ -18,6 +18,7 @@ from attngen.reference.batch import Batch
 from attngen.reference.stages import Indices, Stages
 
 PIECE = 1 << 22  # elements of a score matrix held at once
+BUILTIN_ULPS = 4.0  # what the language promises of its functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,15 @@ EXACT = Arithmetic(torch.float64)
 class State:
     """The result: `out` [rows, heads, lanes], natural `lse` [rows, heads] (None with softmax off).
 
-    `unrounded` is `out` before its rounding to the output type.  `max_logit` is the largest finite |logit| of an
-    allowed key, the condition of the softmax.
+    `unrounded` is `out` before its rounding to the output type.  `condition` is how much an fp32 rounding
+    in a logit can matter: the largest finite |logit| of an allowed key with softmax on, times the ulps that a logit may
+    be off (1, or BUILTIN_ULPS where a `logits` stage computes it).
     """
 
     out: torch.Tensor
     lse: torch.Tensor | None
     unrounded: torch.Tensor
-    max_logit: float
+    condition: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +88,10 @@ def attend(variant: Variant, batch: Batch, arithmetic: Arithmetic = EXACT, *, ra
                         stages, batch.q[rows, head], at, keys, values, columns, arithmetic, raw
                     )
                     out[rows, head], lse[rows, head], largest = o, row_lse, max(largest, top)
-    return State(arithmetic.round_out(out), lse if variant.softmax else None, out, largest)
+    condition = largest * (1.0 if variant.logits is None else BUILTIN_ULPS)
+    if not variant.softmax:
+        return State(arithmetic.round_out(out), None, out, 0.0)
+    return State(arithmetic.round_out(out), lse, out, condition)
 
 
 def _pieces(batch: Batch) -> Iterator[_Piece]:
