@@ -59,6 +59,7 @@ def slopes() -> torch.Tensor:
 
 def peers(case: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, Call]:
     """Callables by name; q, k, v are [1, heads, rows, D]."""
+    torch.compiler.reset()  # each case compiles afresh, below the limit on recompilations
     flex = torch.compile(flex_attention)
     calls: dict[str, Call] = {}
     if case in ("full", "causal"):

@@ -110,7 +110,7 @@ def start(cache: str, example: Path) -> dict[str, float]:
 
 def start_times() -> dict[str, float]:
     rows = {}
-    for name in ("causal", "gemma2", "qk_norm"):
+    for name in ("causal", "gemma2", "rope"):
         with tempfile.TemporaryDirectory() as cache:
             for kind in ("cold", "warm"):
                 seconds = start(cache, EXAMPLES / f"{name}.attn")
