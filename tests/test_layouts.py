@@ -231,7 +231,8 @@ def test_pools_beyond_32_bits(order: Any) -> None:
 def test_appending_transformed_keys_gives_the_same_bits_as_raw_ones() -> None:
     """In two steps, the second of which starts inside a page."""
     variant = parse(
-        "attention turned:\n    tensor w: f32[D]\n    key(x): (x + rotate_half(x)) * w[d] * cos(f32(kv))\n    mask: causal\n"
+        "attention turned:\n    tensor w: f32[D]\n    mask: causal\n"
+        "    key(x): (x + rotate_half(x)) * w[d] * cos(f32(kv))\n"
     )
     torch.manual_seed(0)
     table = {"kv_indptr": [0, 3, 8], "kv_indices": [4, 0, 9, 1, 2, 3, 8, 6]}
