@@ -28,31 +28,36 @@ int operands(BoundOp op) {
 
 std::int64_t floor_div(std::int64_t a, std::int64_t b) {
   if (b == 0) return 0;
+  if (b == -1) return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(a));  // the smallest a overflows
   const std::int64_t quotient = a / b;
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
-bool fits(std::int64_t value) {
-  return value >= std::numeric_limits<std::int32_t>::min() && value <= std::numeric_limits<std::int32_t>::max();
-}
+// Non-zero where a value leaves 32 bits.
+std::uint64_t beyond(std::int64_t value) { return (static_cast<std::uint64_t>(value) + 0x80000000u) >> 32; }
 
-// Runs one program; false where a value leaves 32 bits.  Values on the stack fit 32 bits, so nothing overflows 64.
+// Signed arithmetic that wraps: a value that left 32 bits is noticed at the end, and may overflow until then.
+std::int64_t wrap(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+std::uint64_t bits(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+
+// Runs one program; false where a value leaves 32 bits.
 bool run(const KeyBounds::Program& program, const std::int64_t* args, const std::int64_t* scalars,
          std::int64_t* stack, std::int64_t* result) {
   std::int64_t* top = stack - 1;  // the last value
+  std::uint64_t outside = 0;
   for (const auto& [op, operand] : program) {
     switch (op) {
       case BoundOp::kConst: *++top = operand; break;
       case BoundOp::kArg: *++top = operand < kFixedArgs ? args[operand] : scalars[operand - kFixedArgs]; break;
-      case BoundOp::kAdd: --top, *top += top[1]; break;
-      case BoundOp::kSub: --top, *top -= top[1]; break;
-      case BoundOp::kMul: --top, *top *= top[1]; break;
+      case BoundOp::kAdd: --top, *top = wrap(bits(*top) + bits(top[1])); break;
+      case BoundOp::kSub: --top, *top = wrap(bits(*top) - bits(top[1])); break;
+      case BoundOp::kMul: --top, *top = wrap(bits(*top) * bits(top[1])); break;
       case BoundOp::kFloorDiv: --top, *top = floor_div(*top, top[1]); break;
-      case BoundOp::kMod: --top, *top = top[1] == 0 ? 0 : *top - top[1] * floor_div(*top, top[1]); break;
+      case BoundOp::kMod: --top, *top = top[1] == 0 ? 0 : wrap(bits(*top) - bits(top[1]) * bits(floor_div(*top, top[1]))); break;
       case BoundOp::kMin: --top, *top = std::min(*top, top[1]); break;
       case BoundOp::kMax: --top, *top = std::max(*top, top[1]); break;
-      case BoundOp::kNeg: *top = -*top; break;
-      case BoundOp::kAbs: *top = *top < 0 ? -*top : *top; break;
+      case BoundOp::kNeg: *top = wrap(0 - bits(*top)); break;
+      case BoundOp::kAbs: *top = *top < 0 ? wrap(0 - bits(*top)) : *top; break;
       case BoundOp::kLess: --top, *top = *top < top[1]; break;
       case BoundOp::kLessEqual: --top, *top = *top <= top[1]; break;
       case BoundOp::kEqual: --top, *top = *top == top[1]; break;
@@ -61,10 +66,10 @@ bool run(const KeyBounds::Program& program, const std::int64_t* args, const std:
       case BoundOp::kNot: *top = *top == 0; break;
       case BoundOp::kSelect: top -= 2, *top = *top != 0 ? top[1] : top[2]; break;
     }
-    if (!fits(*top)) return false;
+    outside |= beyond(*top);
   }
   *result = *top;
-  return true;
+  return outside == 0;
 }
 
 // The depth of the stack that a program needs; throws where it isn't a well-formed postfix program.
