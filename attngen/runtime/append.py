@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -67,8 +68,16 @@ def append_kv(
         if kernel and positions is None:
             raise ValueError("missing argument `positions`: with `slots`, the key stage needs every token's position")
         places = None if positions is None else _int32(positions, "positions")
-    append = host.library().append(kernel, spec, num_qo_heads, thread_count(), rows, env.check())
+    append = _appender(kernel, tuple(spec), num_qo_heads, thread_count(), tuple(map(tuple, rows)), env.check())
     append(k_pool, v_pool, k, v, slot_rows, places, *values)
+
+
+@functools.lru_cache(maxsize=256)
+def _appender(
+    kernel: int, spec: tuple[int, ...], num_qo_heads: int, threads: int, rows: tuple[tuple[Any, ...], ...], check: bool
+) -> Any:
+    """The host library's function for a pool, made once: an append a layer and step is a call of it."""
+    return host.library().append(kernel, list(spec), num_qo_heads, threads, [list(row) for row in rows], check)
 
 
 def _layout(kv: Layout | None, attention: Attention | None) -> Layout:
@@ -136,6 +145,8 @@ def _given(value: Ints | None, name: str) -> Ints:
 def _int32(value: Ints, name: str) -> torch.Tensor:
     """A contiguous 1-d int32 tensor of the same numbers."""
     tensor: torch.Tensor = host_ints(value, name)
+    if tensor.dtype == torch.int32 and tensor.ndim == 1 and tensor.is_cpu and tensor.is_contiguous():
+        return tensor
     if tensor.ndim != 1 or tensor.dtype not in (torch.int32, torch.int64) or tensor.device.type != "cpu":
         raise ValueError(f"{name} is {tensor.dtype}{list(tensor.shape)}; it needs 1 dimension of int32 or int64 on cpu")
     if tensor.dtype == torch.int64 and tensor.numel():

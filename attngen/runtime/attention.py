@@ -164,7 +164,7 @@ class Attention:
             scalars=[int(values[place]) for place in self._scalars],
             num_blocks=num_blocks,
         )
-        self._rows = int(qo_indptr[-1])
+        self._rows = self._planner.num_rows
 
     def run(
         self,

@@ -51,6 +51,7 @@ class Planner:
         self.arena = torch.empty(config.workspace(1).arena, dtype=torch.uint8, pin_memory=pinned)
         self.arena[: struct.calcsize(_HEADER)].zero_()
         self._plan = make(_words(config))
+        self._num_rows = ctypes.c_int32.from_address(self.arena.data_ptr() + _NUM_ROWS_AT)
 
     def plan(
         self,
@@ -100,6 +101,11 @@ class Planner:
             *scalars,
             *views,
         )
+
+    @property
+    def num_rows(self) -> int:
+        """The query rows of the last plan."""
+        return self._num_rows.value
 
     def read(self) -> Plan:
         """The plan in the planner's own arena."""
@@ -237,6 +243,7 @@ class Merge:
 
 
 _HEADER: Final = "<14i11q"
+_NUM_ROWS_AT: Final = struct.calcsize("<3i")  # of PlanHeader::num_rows
 
 
 @dataclass(frozen=True, slots=True)
