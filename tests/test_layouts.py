@@ -84,13 +84,12 @@ def attention(made: Made, target: str, **options: Any) -> attngen.Attention:
 
 
 def parameters(made: Made) -> dict[str, Any]:
-    """Gains are powers of two: kernels round weight · gain where the reference rounds value · gain."""
     generator = torch.Generator().manual_seed(made.shape.seed)
     heads = made.shape.num_qo_heads
     return {
         "sinks": torch.randn(heads, generator=generator) * 3,
         "gate": torch.randn(made.rows, heads, generator=generator),
-        "gain": torch.exp2(torch.randint(-2, 2, (made.k.shape[0] * made.k.shape[1],), generator=generator)),
+        "gain": torch.rand(made.k.shape[0] * made.k.shape[1], generator=generator) * 1.5 + 0.25,
     }
 
 

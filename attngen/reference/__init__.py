@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from attngen.ir.nodes import Variant
+from attngen.ir.passes import fold, inline, unroll, value_scale
 from attngen.reference.batch import Batch, Visit, affine_visits, nhd, paged_visits
 from attngen.reference.bound import Verdict, judge
 from attngen.reference.dense import EXACT, Arithmetic, State, attend
@@ -35,6 +36,11 @@ def reference(variant: Variant, batch: Batch, *, raw: bool = False) -> State:
 
 
 def rounded(variant: Variant, batch: Batch, dtype: torch.dtype, *, raw: bool = False) -> State:
-    """The plain algorithm with a kernel's roundings: fp32 sums; q', k', v', P and the output rounded to `dtype`."""
+    """The plain algorithm with a kernel's roundings: fp32 sums; q', k', v', P and the output rounded to `dtype`.
+
+    A factor of `value` that depends on no lane multiplies P before its rounding, as docs/language.md says.
+    """
+    for rewrite in (inline, unroll, fold, value_scale):
+        variant = rewrite(variant)
     operand = None if dtype == torch.float32 else dtype
     return attend(variant, batch, Arithmetic(torch.float32, operand, operand), raw=raw)

@@ -168,11 +168,13 @@ def _attend_rows(
     finite = scores[allowed & scores.isfinite()]
     largest = float(finite.abs().max()) if finite.numel() else 0.0
     values = values.masked_fill(~allowed.any(0)[:, None], 0.0)
+    gain = torch.ones(()) if variant.value_scale is None else stages.scalar(variant.value_scale, columns)
+    gain = gain.masked_fill(~allowed, 0.0)  # a NaN gain reaches only the rows that see its key
     if variant.softmax:
         sink = stages.scalar(variant.sink, at) if variant.sink is not None and not raw else None
-        o, lse = _softmax(scores, allowed, values, sink, arithmetic)
+        o, lse = _softmax(scores, allowed, values, gain, sink, arithmetic)
     else:
-        weights = arithmetic.round_operand(scores.masked_fill(~allowed, 0.0))
+        weights = arithmetic.round_operand(scores.masked_fill(~allowed, 0.0) * gain)
         o, lse = weights @ values, torch.full(shape[:1], -math.inf, dtype=arithmetic.number)
     if variant.output is not None and not raw:
         o = stages.vec(variant.output, "o", o, at | {"lse": lse})
@@ -187,9 +189,14 @@ def _allowed(stages: Stages, mask: Expr | None, at: Indices, shape: tuple[int, i
 
 
 def _softmax(
-    scores: torch.Tensor, allowed: torch.Tensor, values: torch.Tensor, sink: Any, arithmetic: Arithmetic
+    scores: torch.Tensor,
+    allowed: torch.Tensor,
+    values: torch.Tensor,
+    gain: torch.Tensor,
+    sink: Any,
+    arithmetic: Arithmetic,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weighted mean of the values over the allowed keys, and the log of the denominator.
+    """Mean of the values over the allowed keys, each weight times its `gain`, and the log of the denominator.
 
     A row with no weight at all has o = 0 and lse = −inf (or the sink); NaN or +inf among its logits poisons it.
     """
@@ -201,5 +208,5 @@ def _softmax(
     shift = top.masked_fill(nothing, 0.0)
     weights = torch.exp(scores - shift[:, None])
     total = weights.sum(1) + torch.exp((floor - shift).masked_fill(floor == math.inf, 0.0))
-    o = (arithmetic.round_operand(weights) @ values) / total.masked_fill(nothing, 1.0)[:, None]
+    o = (arithmetic.round_operand(weights * gain) @ values) / total.masked_fill(nothing, 1.0)[:, None]
     return o, (shift + torch.log(total)).masked_fill(nothing, -math.inf)
