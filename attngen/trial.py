@@ -45,7 +45,9 @@ class Trial:
         """The line that `attngen run --json` prints."""
         errors = asdict(self.verdict)
         times = {"compile_s": round(self.compile_s, 3), "run_ms": round(self.run_ms, 4)}
-        return {"ok": self.ok, "variant": self.variant, "target": self.target, **errors, **times}
+        backend, _, level = self.target.partition("-")
+        where = {"target": backend, "level": level}
+        return {"ok": self.ok, "variant": self.variant, **where, **errors, **times}
 
 
 def attention(
