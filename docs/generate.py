@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import attngen
 from attngen import env, errors
 from attngen.ir import builtins
 
@@ -44,11 +45,22 @@ def builtin_table() -> str:
     return table(("function", "meaning"), rows)
 
 
+def prelude_list() -> str:
+    """The first lines of the prelude's masks and helpers, a bullet for each of its files."""
+    bullets = []
+    for file in sorted((Path(attngen.__file__).parent / "prelude").glob("*.attn")):
+        heads = re.findall(r"^(?:mask|def) ([^\s:(\[]+(?:\[\w+\])?(?:\([^)]*\))?)", file.read_text(), re.MULTILINE)
+        bullets.append(f"- [{file.name}](../attngen/prelude/{file.name}): " + ", ".join(f"`{head}`" for head in heads))
+    return "\n".join(bullets)
+
+
 def language() -> str:
-    """language.md with its generated table renewed."""
+    """language.md with its generated parts renewed."""
     text = (DOCS / "language.md").read_text()
-    pattern = re.compile(r"(<!-- generated: builtins -->\n).*?(<!-- end -->)", re.DOTALL)
-    return pattern.sub(lambda match: f"{match[1]}{builtin_table()}\n{match[2]}", text)
+    for name, part in (("prelude", prelude_list()), ("builtins", builtin_table())):
+        pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = pattern.sub(lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text)
+    return text
 
 
 PAGES = {"diagnostics.md": diagnostics, "debugging.md": debugging, "language.md": language}

@@ -109,6 +109,13 @@ def test_bench(what: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["fastest_us"] > 0
 
 
+def test_a_full_disk_is_exit_3() -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "attngen", "show", GEMMA2, *SMALL]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3 and done.stderr.startswith("attngen: ") and "Traceback" not in done.stderr
+
+
 def test_build_into_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", GEMMA2, *SMALL, "--out", str(tmp_path / "bundle")]) == 0
     assert "gemma2" in capsys.readouterr().out

@@ -57,6 +57,13 @@ def test_readme_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bool(names["out"].isfinite().all())  # type: ignore[attr-defined]
 
 
+def test_code_of_running_runs() -> None:
+    names: dict[str, object] = {}
+    for code in blocks(ROOT / "docs" / "running.md", "python"):
+        exec(compile(code, "running.md", "exec"), names)
+    assert "paged" in names
+
+
 def test_readme_diagnostic_is_what_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (variant,) = blocks(ROOT / "README.md", "attn")
     (shown,) = blocks(ROOT / "README.md", "text")

@@ -14,7 +14,8 @@ from attngen.cli.report import FINE, CallError, Commands, add_kernel_options, ke
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("bench", help="time run() or plan()", description=__doc__)
+    usage = "%(prog)s [-h] [options] [plan] FILE"
+    parser = commands.add_parser("bench", usage=usage, help="time run() or plan()", description=__doc__)
     parser.add_argument("words", metavar="[plan] FILE", nargs="+", help="what to time (run by default), and a variant")
     parser.add_argument("--variant", metavar="NAME", help="which variant, where the file holds several")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -68,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
         print(json.dumps(named | {"median_us": median, "fastest_us": fastest}))
     else:
         print(f"{what} of {variant.name} on {config.target}: median {median:.1f} µs", end="")
-        print(f", fastest {fastest:.1f} µs, {len(times)} calls")
+        print(f", fastest {fastest:.1f} µs, {len(times)} call{'s' * (len(times) > 1)}")
     return FINE
 
 

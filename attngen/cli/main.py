@@ -33,12 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"attngen: {fault}", file=sys.stderr)
         return BAD_ENVIRONMENT
     except BrokenPipeError:
-        # The reader has left.  Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _close_stdout()  # the reader has left
         return 0
+    except OSError as error:  # a full disk, say
+        print(f"attngen: {error}", file=sys.stderr)
+        _close_stdout()
+        return BAD_ENVIRONMENT
     except KeyboardInterrupt:
         print("attngen: interrupted", file=sys.stderr)
         return 130
+
+
+def _close_stdout() -> None:
+    """Send what is left to nowhere: Python would complain once more when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -258,7 +258,8 @@ def _missing_type(failure: Failure) -> Finding | None:
     parameter = failure.opener in ("def", "mask") and failure.kind in ("COMMA", "RPAR", "ASSIGN")
     if not declared and not parameter:
         return None
-    help = f"write `{previous.text}: i32`, or another type"
+    example = "f32[Hq]" if failure.opener == "tensor" else "i32"
+    help = f"write `{previous.text}: {example}`, or another type"
     return Finding("missing-type", f"`{previous.text}` has no type", previous.span, help)
 
 
