@@ -54,7 +54,12 @@ VARIABLES: Final[dict[str, Variable]] = {
             "Print to stderr: 1 builds, 2 also times and cache keys, 3 also the IR after each pass, "
             "4 also the generated code.",
         ),
-        Variable("ATTNGEN_DUMP_DIR", "a folder", "none", "Write every stage of a compilation into this folder."),
+        Variable(
+            "ATTNGEN_DUMP_DIR",
+            "a folder",
+            "none",
+            "Write every stage of a compilation into this folder. A kernel from the cache or a bundle isn't compiled.",
+        ),
         Variable(
             "ATTNGEN_CHECK",
             "0 or 1",

@@ -129,7 +129,7 @@ def _select(variants: list[LoadedVariant], path: str, name: str | None) -> Loade
     if not variants:
         raise NoSuchVariant(f"{path} holds no `attention` block")
     if name is None:
-        raise NoSuchVariant(f"{path} holds several variants ({names}): give the name of one")
+        raise NoSuchVariant(f"{path} holds several variants ({names}): name one (command line: --variant)")
     raise NoSuchVariant(f"{path} holds no variant `{name}`; it has {names}")
 
 
