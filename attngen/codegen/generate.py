@@ -37,7 +37,7 @@ def manifest(variant: Variant, config: KernelConfig, target: Target) -> Manifest
         has_output=variant.output is not None,
         has_key=variant.key is not None,
         key_bounds=bound_programs(variant),
-        tiles=target.tiles,
+        tiles=target.tiles(config.kv_dtype),
         logit_bound=variant.logit_bound,
         isa=target.isa,
         lines={name: stage.span.line for name, stage in stages(variant) if stage.span.line > 0},

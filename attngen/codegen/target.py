@@ -10,14 +10,20 @@ from attngen.codegen.source import Tile
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A CPU: `isa` are the /proc/cpuinfo flags that its code needs, `width` the f32 lanes of a vector."""
+    """A CPU: `isa` are the /proc/cpuinfo flags that its code needs, `width` the f32 lanes of a vector.
+
+    `amx` says that bf16 operands are multiplied on AMX tiles; all others are on vectors.
+    """
 
     name: str
     width: int
     amx: bool
     flags: tuple[str, ...]
     isa: tuple[str, ...]
-    tiles: tuple[Tile, ...]
+
+    def tiles(self, pool: str) -> tuple[Tile, ...]:
+        """The tiles of a kernel whose pool has that storage type."""
+        return _TILES_AMX if self.amx and pool == "bf16" else _TILES_FMA
 
 
 # Rows: few for decode, as many for prefill as pay for packing a tile of keys.  Keys: a tile's keys, values and scores
@@ -36,9 +42,9 @@ _ISA_AMX: Final = (*_ISA_AVX512, "avx512_bf16", "amx_tile", "amx_bf16")
 TARGETS: Final[dict[str, Target]] = {
     row.name: row
     for row in (
-        Target("cpu-amx", 16, True, _AMX, _ISA_AMX, _TILES_AMX),
-        Target("cpu-avx512", 16, False, _AVX512, _ISA_AVX512, _TILES_FMA),
-        Target("cpu-avx2", 8, False, _AVX2, _ISA_AVX2, _TILES_FMA),
+        Target("cpu-amx", 16, True, _AMX, _ISA_AMX),
+        Target("cpu-avx512", 16, False, _AVX512, _ISA_AVX512),
+        Target("cpu-avx2", 8, False, _AVX2, _ISA_AVX2),
     )
 }
 

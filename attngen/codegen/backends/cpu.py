@@ -16,17 +16,18 @@ MAIN: Final = "kernel.cpp"
 
 def kernel_files(variant: Variant, config: KernelConfig, target: Target) -> dict[str, str]:
     """The generated files by name; MAIN is the one to compile."""
+    tiles = target.tiles(_one_of(config.kv_dtype, POOLS, "kv_dtype"))
     values = {
         "functor": functor_name(variant),
         "head_dim": config.head_dim,
         "head_dim_v": config.head_dim_v,
         "width": target.width,
-        "tile_rows": max(tile.rows for tile in target.tiles),
-        "tile_keys": max(tile.keys for tile in target.tiles),
+        "tile_rows": max(tile.rows for tile in tiles),
+        "tile_keys": max(tile.keys for tile in tiles),
         "amx": str(target.amx).lower(),
         "keys_transformed": str(config.keys == "transformed").lower(),
         "query": STORAGE[_one_of(config.dtype, OPERANDS, "dtype")].cxx,
-        "pool": STORAGE[_one_of(config.kv_dtype, POOLS, "kv_dtype")].cxx,
+        "pool": STORAGE[config.kv_dtype].cxx,
     }
     return {FILE: functor_text(variant, config), MAIN: render("cpu_kernel.cpp.jinja", MAIN, values)}
 

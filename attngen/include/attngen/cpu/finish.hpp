@@ -31,6 +31,11 @@ class Finish {
 
   Finish(const Params& params, const PlanView& plan, const Fn& fn) : params_(params), plan_(plan), fn_(fn) {}
 
+  // Where the row's output goes.
+  typename S::Query* target(const RowAt& row) const {
+    return static_cast<typename S::Query*>(params_.out) + row.row * params_.out_row + row.h * params_.out_head;
+  }
+
   // A row that is complete but for sink and output.  `lse` is in log2; `out` has kDimV floats and is overwritten.
   void store_row(const typename Fn::Row& row, float* out, float lse) const {
     if (!params_.raw) {
@@ -40,7 +45,7 @@ class Finish {
         fn_.output(lanes, row, lse * kLn2);
       }
     }
-    auto* to = static_cast<typename S::Query*>(params_.out) + row.row * params_.out_row + row.h * params_.out_head;
+    typename S::Query* to = target(row);
     constexpr int kWhole = S::kHeadDimV / W * W;
     for (int i = 0; i < kWhole; i += W) store_f32<typename S::Query>(to + i, simd::load<F>(out + i));
     for (int i = kWhole; i < S::kHeadDimV; ++i) to[i] = from_float<typename S::Query>(out[i]);

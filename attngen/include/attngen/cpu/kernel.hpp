@@ -28,12 +28,19 @@ struct Scratch {
   alignas(64) float floats[std::max(S::kDim, S::kDimV)];
   alignas(64) typename Fn::template Column<F, I> columns[S::kVectors];
   Packer<S> packer;
-  KeyTile<S::kKeys> tile;
+  KeyTile<S::kKeys> tiles[2];  // this one and the next
   TileMask<S> mask;
   RowState state[S::kRows];
   float factor[S::kRows];
   typename Fn::Row rows[S::kRows];
 };
+
+// Brings a row of `kCount` elements closer, into L2.
+template <int kCount, class T>
+ATTNGEN_FN void fetch(const T* row) {
+  constexpr int kLine = 64 / sizeof(T);
+  for (int i = 0; i < kCount; i += kLine) __builtin_prefetch(row + i, 0, 2);
+}
 
 template <class S, class Fn>
 class Kernel {
@@ -41,6 +48,7 @@ class Kernel {
   using F = simd::f32<S::kWidth>;
   using I = simd::i32<S::kWidth>;
   static constexpr int W = S::kWidth;
+  static constexpr int kAhead = 4;  // rows of `out` asked for before they are stored
 
  public:
   Kernel(const Params& params, Scratch<S, Fn>& scratch)
@@ -60,12 +68,32 @@ class Kernel {
   void run(const Item& item) {
     const Level& level = plan_.levels[item.level];
     load_rows(item, level);
+    tile_ = &s_.tiles[0];
+    next_ = &s_.tiles[1];
+    locate(item, level, item.kv_begin);
     for (std::int32_t key = item.kv_begin; key < item.kv_end; key += S::kKeys) {
-      s_.tile.locate(plan_, level, item.list, key, std::min(S::kKeys, item.kv_end - key), params_.k_strides,
-                     params_.v_strides, item.kv_head);
-      visit(item, key >= item.full_from && key + s_.tile.count <= item.full_to);
+      std::swap(tile_, next_);
+      locate(item, level, key + S::kKeys);
+      visit(item, key >= item.full_from && key + tile_->count <= item.full_to);
     }
     finish(item);
+  }
+
+  // Makes the keys from `key` on the next tile; one behind the last has no keys.
+  void locate(const Item& item, const Level& level, std::int32_t key) {
+    next_->count = 0;
+    if (key < item.kv_end)
+      next_->locate(plan_, level, item.list, key, std::min(S::kKeys, item.kv_end - key), params_.k_strides,
+                    params_.v_strides, item.kv_head);
+  }
+
+  // Asks for the next tile's rows while this one is computed, a share with each block of rows: they lie a whole row of
+  // heads apart, where the processor's own prefetching doesn't follow.
+  void fetch_next(int block, int blocks) const {
+    for (int i = next_->count * block / blocks; i < next_->count * (block + 1) / blocks; ++i) {
+      fetch<S::kHeadDim>(static_cast<const typename S::Pool*>(params_.k) + next_->k[i]);
+      fetch<S::kHeadDimV>(static_cast<const typename S::Pool*>(params_.v) + next_->v[i]);
+    }
   }
 
   void load_rows(const Item& item, const Level& level) {
@@ -77,36 +105,42 @@ class Kernel {
       const std::int32_t head = item.kv_head * params_.group + packed % params_.group;
       typename Fn::Row& row = s_.rows[i];
       row = fn_.row(plan_.row(tokens ? tokens[index] : index, head, item.kv_head));
+      fetch<S::kHeadDim>(query(row));
       shortest_ = std::min(shortest_, row.kv_len);
-      load_query(row, s_.q[i]);
       s_.state[i] = fresh_row<S>(fn_);
       std::fill(s_.out[i], s_.out[i] + S::kDimV, 0.0f);
     }
+    for (int i = 0; i < item.packed_count; ++i) load_query(s_.rows[i], s_.q[i]);
   }
 
-  // q' is rounded to the operand type, whatever type q came in.
+  const typename S::Query* query(const RowAt& row) const {
+    return static_cast<const typename S::Query*>(params_.q) + row.row * params_.q_row + row.h * params_.q_head;
+  }
+
   void load_query(const typename Fn::Row& row, Element* to) {
-    const auto* from = static_cast<const typename S::Query*>(params_.q) + row.row * params_.q_row + row.h * params_.q_head;
-    widen<W, S::kHeadDim, S::kDim>(from, s_.floats);
-    if constexpr (Fn::kHasQuery)
-      transform<W, S::kHeadDim, S::kDim>(s_.floats, [&](auto& lanes) { fn_.query(lanes, row); });
-    narrow_row<S, S::kDim>(s_.floats, to);
+    if constexpr (Fn::kHasQuery) {
+      stage<S, S::kHeadDim, S::kDim>(query(row), to, s_.floats, [&](auto& lanes) { fn_.query(lanes, row); });
+    } else {
+      stage<S, S::kHeadDim, S::kDim>(query(row), to, s_.floats, NoHook{});
+    }
   }
 
   void visit(const Item& item, bool full) {
     make_columns(item);
     if (!see(item.packed_count, full)) return;
     pack();
-    finite_ = !s_.mask.by_row || Packer<S>::finite(s_.values, s_.tile.count);
+    finite_ = !s_.mask.by_row || Packer<S>::finite(s_.values, tile_->count);
+    const int blocks = round_up(item.packed_count, S::kBlockRows) / S::kBlockRows;
     for (int first = 0; first < item.packed_count; first += S::kBlockRows) {
+      fetch_next(first / S::kBlockRows, blocks);
       const Block& block = s_.mask.blocks[first / S::kBlockRows];
       if (block.begin < block.end) pass(first, std::min(S::kBlockRows, item.packed_count - first), block);
     }
   }
 
   void make_columns(const Item& item) {
-    for (int v = 0; v < round_up(s_.tile.count, S::kStep) / W; ++v) {
-      const ColumnAt<I> at{simd::load<I>(s_.tile.kv + v * W), simd::load<I>(s_.tile.slot + v * W), item.kv_head};
+    for (int v = 0; v < round_up(tile_->count, S::kStep) / W; ++v) {
+      const ColumnAt<I> at{simd::load<I>(tile_->kv + v * W), simd::load<I>(tile_->slot + v * W), item.kv_head};
       s_.columns[v] = fn_.template column<F, I>(at);
     }
   }
@@ -133,13 +167,13 @@ class Kernel {
 
   // False where no row sees a key of the tile.  Rows of several requests may differ in length.
   bool see(int rows, bool full) {
-    const bool lengths = s_.tile.last_kv >= shortest_;
+    const bool lengths = tile_->last_kv >= shortest_;
     const bool masked = Fn::kHasMask && !full;
     if (!lengths && !masked) {
-      s_.mask.open(rows, s_.tile.count);
+      s_.mask.open(rows, tile_->count);
       return true;
     }
-    return s_.mask.restrict(rows, s_.tile.count, [&](int i, int v) {
+    return s_.mask.restrict(rows, tile_->count, [&](int i, int v) {
       const I exists = s_.columns[v].kv < s_.rows[i].kv_len;
       if constexpr (Fn::kHasMask) return exists & fn_.template mask<F>(s_.rows[i], s_.columns[v]);
       return exists;
@@ -149,21 +183,21 @@ class Kernel {
   // Key and value hooks see one key at a time, as scalars.
   ScalarColumn<Fn> column(int key) const {
     const std::int32_t hk = s_.columns[0].hk;
-    return fn_.template column<float, std::int32_t>({s_.tile.kv[key], s_.tile.slot[key], hk});
+    return fn_.template column<float, std::int32_t>({tile_->kv[key], tile_->slot[key], hk});
   }
 
   void pack() {
     const auto* k = static_cast<const typename S::Pool*>(params_.k);
     const auto* v = static_cast<const typename S::Pool*>(params_.v);
     if constexpr (Fn::kHasKey && !S::kKeysTransformed) {
-      s_.packer.keys(k, s_.tile, s_.keys, [&](auto& lanes, int key) { fn_.key(lanes, column(key)); });
+      s_.packer.keys(k, *tile_, s_.keys, [&](auto& lanes, int key) { fn_.key(lanes, column(key)); });
     } else {
-      s_.packer.keys(k, s_.tile, s_.keys, NoHook{});
+      s_.packer.keys(k, *tile_, s_.keys, NoHook{});
     }
     if constexpr (Fn::kHasValue) {
-      s_.packer.values(v, s_.tile, s_.values, [&](auto& lanes, int key) { fn_.value(lanes, column(key)); });
+      s_.packer.values(v, *tile_, s_.values, [&](auto& lanes, int key) { fn_.value(lanes, column(key)); });
     } else {
-      s_.packer.values(v, s_.tile, s_.values, NoHook{});
+      s_.packer.values(v, *tile_, s_.values, NoHook{});
     }
   }
 
@@ -178,17 +212,33 @@ class Kernel {
     if (finite_) {
       multiply_values(first, rows, block.begin * W, block.end * W);
     } else {
-      add_visible(first, rows, block.begin * W, std::min(block.end * W, s_.tile.count));
+      add_visible(first, rows, block.begin * W, std::min(block.end * W, tile_->count));
     }
   }
 
   template <bool kMasked>
+  RowPass<S, Fn, kMasked> row_pass(int first, int i, int begin, int end) {
+    return {fn_, s_.rows[first + i], s_.columns, s_.mask.row(first + i), begin, end, s_.scores[i], weights(i)};
+  }
+
+  // With a running maximum all rows' maxima come first: they wait on long chains, which thus overlap.
+  template <bool kMasked>
   void weigh(int first, int rows, int begin, int end) {
+    constexpr bool kRunning = Fn::kSoftmax && !kFixedReference<S, Fn>;
     for (int i = 0; i < rows; ++i) {
-      const RowPass<S, Fn, kMasked> row{fn_,   s_.rows[first + i], s_.columns, s_.mask.row(first + i), begin, end,
-                                        s_.scores[i], weights(i)};
-      s_.factor[i] = row.run(s_.state[first + i]);
+      const auto row = row_pass<kMasked>(first, i, begin, end);
+      s_.factor[i] = 1.0f;
+      if constexpr (!Fn::kSoftmax) {
+        row.plain();
+      } else if constexpr (kRunning) {
+        s_.factor[i] = row.raise(s_.state[first + i]);
+      } else {
+        row.bounded(s_.state[first + i]);
+      }
     }
+    if constexpr (kRunning)
+      for (int i = 0; i < rows; ++i)
+        row_pass<kMasked>(first, i, begin, end).exponentiate(s_.state[first + i], s_.factor[i]);
   }
 
   void multiply_keys(int first, int rows, int begin, int end) {
@@ -217,7 +267,7 @@ class Kernel {
 #endif
     } else {
       constexpr int kPanel = Registers<W>::kPanel;
-      const int keys = std::min(end, s_.tile.count) - begin;
+      const int keys = std::min(end, tile_->count) - begin;
       multiply<W>(rows, 0, S::kDimV, s_.scores[0] + begin, S::kScoresRow, s_.values + begin * kPanel,
                   S::kKeys * kPanel, keys, s_.out[first], S::kDimV, s_.factor);
     }
@@ -231,6 +281,7 @@ class Kernel {
         const std::int32_t place = segment.offset + r;
         const float lse = normalise(place);
         if (segment.partial == kWriteThrough) {
+          if (r + kAhead < segment.count) fetch<S::kHeadDimV>(finish_.target(s_.rows[place + kAhead]));
           finish_.store_row(s_.rows[place], s_.out[place], lse);
         } else {
           finish_.store_partial(static_cast<std::int64_t>(segment.partial) + r, s_.out[place], lse);
@@ -255,6 +306,8 @@ class Kernel {
   Fn fn_;
   Finish<S, Fn> finish_;
   Scratch<S, Fn>& s_;
+  KeyTile<S::kKeys>* tile_ = nullptr;
+  KeyTile<S::kKeys>* next_ = nullptr;
   std::int32_t shortest_ = 0;  // kv_len of the item's rows
   bool finite_ = true;         // the tile's values, as far as it matters
 };

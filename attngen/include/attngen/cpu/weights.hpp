@@ -121,38 +121,32 @@ struct RowPass {
     state.sum += simd::reduce_add(sum);
   }
 
-  // Returns the factor that brings earlier sums to the new maximum.
-  float running(RowState& state) const {
+  // The logits, kept in `scores`, and the new maximum; returns the factor that brings earlier sums to it.
+  float raise(RowState& state) const {
     constexpr float kNone = -std::numeric_limits<float>::infinity();
-    F top = simd::broadcast<F>(state.top);
+    F top[2] = {simd::broadcast<F>(state.top), simd::broadcast<F>(state.top)};  // two chains, since each step waits
     for (int v = begin; v < end; ++v) {
       const F value = logits(v, kNone);
       simd::store<F>(scores + v * W, value);
-      top = select(value > top, value, top);
+      F& so_far = top[v & 1];
+      so_far = select(value > so_far, value, so_far);
     }
     const float before = state.shift;
-    state.top = simd::reduce_max(top);
+    state.top = simd::reduce_max<F>(select(top[0] > top[1], top[0], top[1]));
     state.shift = -state.top * fn.scale_log2;
+    return state.shift == before ? 1.0f : exp2_weight(state.shift - before);
+  }
+
+  // The weights of the logits that `raise` left.
+  void exponentiate(RowState& state, float factor) const {
     F sum{};
+    const float scale = fn.scale_log2, shift = state.shift;
     for (int v = begin; v < end; ++v) {
-      const F weight = exp2_weight(simd::load<F>(scores + v * W) * fn.scale_log2 + state.shift);
+      const F weight = exp2_weight(simd::load<F>(scores + v * W) * scale + shift);
       sum += weight;
       put(v, weight);
     }
-    const float factor = state.shift == before ? 1.0f : exp2_weight(state.shift - before);
     state.sum = state.sum * factor + simd::reduce_add(sum);
-    return factor;
-  }
-
-  float run(RowState& state) const {
-    if constexpr (!Fn::kSoftmax) {
-      plain();
-    } else if constexpr (kFixedReference<S, Fn>) {
-      bounded(state);
-    } else {
-      return running(state);
-    }
-    return 1.0f;
   }
 };
 
