@@ -26,11 +26,19 @@ class Target:
         return _TILES_AMX if self.amx and pool == "bf16" else _TILES_FMA
 
 
-# Rows: few for decode, as many for prefill as pay for packing a tile of keys.  Keys: a tile's keys, values and scores
-# stay in L2.  Costs are in units of one decode tile.
+# Rows: few for decode, many for prefill, since packing a tile of keys is paid once for all rows of an item.  Keys: a
+# tile's keys, values and scores stay in L2.  Costs are in units of one decode tile.
 _SMALL: Final = Tile(rows=32, keys=128, a=0.4, b=1.0, c=0.1)
-_TILES_AMX: Final = (_SMALL, Tile(rows=256, keys=256, a=2.0, b=10.0, c=1.0))
-_TILES_FMA: Final = (_SMALL, Tile(rows=192, keys=128, a=1.5, b=7.0, c=0.8))
+_TILES_AMX: Final = (
+    _SMALL,
+    Tile(rows=128, keys=256, a=1.0, b=5.5, c=0.5),
+    Tile(rows=512, keys=256, a=4.0, b=19.0, c=2.0),
+)
+_TILES_FMA: Final = (
+    _SMALL,
+    Tile(rows=128, keys=128, a=1.0, b=4.8, c=0.5),
+    Tile(rows=512, keys=128, a=4.0, b=18.0, c=2.0),
+)
 _AVX2: Final = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 _AVX512: Final = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 _AMX: Final = (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")

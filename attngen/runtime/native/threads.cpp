@@ -1,5 +1,6 @@
 #include "threads.hpp"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -148,6 +149,39 @@ Pool& pool() {
   return owner->pool;
 }
 
+// The threads of the OpenMP runtime that the process has loaded, torch's as a rule.  Sharing them matters: they stay awake
+// for a while after torch's own work, and a second pool would find the processors taken.
+class Team {
+ public:
+  // False where there is no such runtime, or where a fork has left its threads behind.
+  static bool try_run(int threads, std::int32_t tasks, Task task, void* context) {
+    static const auto start = reinterpret_cast<Start>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+    if (start == nullptr || getpid() != kLoader) return false;
+    Team team{tasks, task, context};
+    start(&Team::work, &team, static_cast<unsigned>(threads), 0);
+    return true;
+  }
+
+ private:
+  using Start = void (*)(void (*)(void*), void*, unsigned, unsigned);
+  static const pid_t kLoader;
+
+  Team(std::int32_t tasks, Task task, void* context) : tasks_(tasks), task_(task), context_(context) {}
+
+  static void work(void* self) {
+    auto& team = *static_cast<Team*>(self);
+    for (std::int32_t i; (i = team.next_.fetch_add(1, std::memory_order_relaxed)) < team.tasks_;)
+      team.task_(team.context_, i);
+  }
+
+  const std::int32_t tasks_;
+  const Task task_;
+  void* const context_;
+  std::atomic<std::int32_t> next_{0};
+};
+
+const pid_t Team::kLoader = getpid();
+
 struct Scratch {
   void* memory = nullptr;
   std::int64_t bytes = 0;
@@ -158,6 +192,7 @@ struct Scratch {
 
 void parallel(int threads, std::int32_t tasks, Task task, void* context) {
   if (threads > tasks) threads = tasks;
+  if (threads > 1 && Team::try_run(threads, tasks, task, context)) return;
   if (threads > 1 && pool().try_run(threads, tasks, task, context)) return;
   for (std::int32_t i = 0; i < tasks; ++i) task(context, i);
 }
