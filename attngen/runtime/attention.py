@@ -145,8 +145,20 @@ class Attention:
     ) -> None:
         """Lay out the work of one batch, for every run until the next plan.
 
-        `scalars` are the variant's parameters that its mask bounds read.  `num_blocks`, the pool's, lets wrong indices
-        be named here instead of at run().
+        All but `scalars` are lists of integers, or int32 or int64 tensors on the CPU:
+
+        qo_indptr      [B + 1]  the query rows of request b are qo_indptr[b] to qo_indptr[b + 1]
+        kv_indptr      [B + 1]  Paged: its pages are kv_indices[kv_indptr[b]:kv_indptr[b + 1]]; Ragged: its rows of the
+                                pool; BlockSparse: an entry a block row, and one; Dense: not given
+        kv_indices     pages or blocks of the pool, in the order of the keys (Paged, BlockSparse)
+        kv_len         [B]      keys of each request, new ones included; or, for Paged, `last_page_len` [B]
+        kv_positions   logical position of the first key of each listed block (default: list order)
+        levels         views that several requests share, as prefix_tree() makes them
+        num_blocks     blocks of the pool, so that a wrong index is named here instead of at run()
+        scalars        the variant's parameters that its mask bounds read, by name
+
+        ValueError for an argument that is missing, unknown or inconsistent, or a batch beyond the limits; there is then
+        no plan to run.
         """
         self._forget()  # first of all: after a plan that fails there is none
         self._rows = 0

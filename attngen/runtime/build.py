@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from attngen import env
-from attngen.codegen.source import KernelSource
+from attngen.codegen.source import KernelConfig, KernelSource
 from attngen.errors import EnvironmentFault
 from attngen.runtime import store, toolchain
 
@@ -50,12 +50,22 @@ def kernel_recipe(source: KernelSource) -> Recipe:
     """How a generated CPU kernel is built."""
     config = source.manifest.config
     return Recipe(
-        what=f"`{source.manifest.variant}` ({config.target}, head_dim {config.head_dim}, {config.dtype})",
+        what=_describe(source.manifest.variant, config),
         output="kernel.so",
         files={**source.files, MANIFEST: source.manifest.to_json()},
         units=(source.main,),
         flags=(*KERNEL_FLAGS, f"-I{INCLUDE}", *source.flags),
     )
+
+
+def _describe(variant: str, config: KernelConfig) -> str:
+    """The kernel in a few words, naming every option that isn't the usual."""
+    dims = f"{config.head_dim}" if config.head_dim == config.head_dim_v else f"{config.head_dim}/{config.head_dim_v}"
+    words = [config.target, f"head_dim {dims}", config.dtype]
+    words += [f"{config.kv_dtype} pool"] if config.kv_dtype != config.dtype else []
+    words += ["transformed keys"] if config.keys == "transformed" else []
+    words += ["fast_math"] if config.fast_math else []
+    return f"`{variant}` ({', '.join(words)})"
 
 
 def job_count() -> int:

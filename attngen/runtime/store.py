@@ -305,8 +305,11 @@ def _bundle_hint(fingerprint: str) -> str:
     """Why a bundle that was given may not hold what is wanted; refuses one that is none."""
     for path in env.bundles():
         _check_bundle(path, "ATTNGEN_BUNDLE")
-    for path in (*_used_bundles, *env.bundles()):
+    given = (*_used_bundles, *env.bundles())
+    for path in given:
         with contextlib.suppress(OSError, ValueError, KeyError):
             if json.loads((path / BUNDLE).read_text())["fingerprint"] != fingerprint:
                 return f" The bundle {path} was made by another version of attngen: make it again with this one."
+    if given:
+        return f" The bundle {given[0]} lacks this kernel: `attngen build` with the same options adds it."
     return ""
