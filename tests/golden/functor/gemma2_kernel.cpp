@@ -9,7 +9,7 @@ using Functor = attngen::Gemma2Functor;
 
 struct Traits {
   static constexpr int kHeadDim = 128, kHeadDimV = 128, kWidth = 16;
-  static constexpr int kTileRows = 192, kTileKeys = 128;
+  static constexpr int kTileRows = 512, kTileKeys = 128;
   static constexpr bool kAmx = false, kKeysTransformed = false;
   using Query = attngen::bf16;
   using Pool = attngen::bf16;
