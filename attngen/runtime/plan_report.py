@@ -63,10 +63,11 @@ def render(plan: Plan, config: PlanConfig) -> str:
     cards = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(str(value))}</dd></div>" for name, value in facts.items())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>attngen plan</title><style>{_STYLE}</style></head><body>
-<h1>Plan</h1><p>What each worker does, in the planner's own estimate of time.</p><dl>{cards}</dl>
+<h1>Plan</h1>
+<p>What each worker does, over the planner's own estimate of time, in units of one decode tile.</p><dl>{cards}</dl>
 <h2>Workers over time</h2>
-<p>A colour is a request. Striped pieces leave partials that are merged; plain ones write their rows straight through.
-The dashed line is the mean load.</p>{_legend(plan)}{_time_lines(plan, config)}
+<p>A colour is a request (queries × keys). Striped pieces leave partials that are merged; plain ones write their rows
+straight through. The dashed line is the mean load.</p>{_legend(plan)}{_time_lines(plan, config)}
 <h2>Rows and the keys they visit</h2>
 <p>One line a query row of the first KV head, from top to bottom; left to right along the key list. Pale stretches are
 masked key by key, strong ones need no mask. Levels stand below one another.</p>{_pattern(plan, config)}
@@ -145,7 +146,8 @@ def _axis(y: float, span: float, scale: float, marks: int = 8) -> list[str]:
     for mark in range(marks + 1):
         value = span * mark / marks
         label = f"{value:.0f}" if span >= 10 * marks else f"{value:.1f}"
-        lines.append(f'<text x="{_MARGIN + value * scale:.1f}" y="{y + 16:.1f}" text-anchor="middle">{label}</text>')
+        anchor = "end" if mark == marks else "middle"  # the last would leave the picture
+        lines.append(f'<text x="{_MARGIN + value * scale:.1f}" y="{y + 16:.1f}" text-anchor="{anchor}">{label}</text>')
     return lines
 
 
