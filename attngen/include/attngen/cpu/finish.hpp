@@ -11,14 +11,15 @@
 
 namespace attngen::cpu {
 
-inline constexpr float kNoKeys = -std::numeric_limits<float>::infinity();  // the lse of a row without keys
-inline constexpr float kLog2E = 1.4426950408889634f;
-inline constexpr float kLn2 = 0.6931471805599453f;
+// The lse is a double until it is stored: at logits of 6e4 every rounding in fp32 costs 0.004.
+inline constexpr double kNoKeys = -std::numeric_limits<double>::infinity();  // the lse of a row without keys
+inline constexpr double kLog2E = 1.4426950408889634;
+inline constexpr double kLn2 = 0.6931471805599453;
 
 // log2(2^a + 2^b), -inf where both are.
-inline float log2_add(float a, float b) {
+inline double log2_add(double a, double b) {
   if (a != a || b != b) return a + b;
-  const float top = a > b ? a : b;
+  const double top = a > b ? a : b;
   if (std::isinf(top)) return top;
   return top + std::log2(std::exp2(a - top) + std::exp2(b - top));
 }
@@ -37,24 +38,24 @@ class Finish {
   }
 
   // A row that is complete but for sink and output.  `lse` is in log2; `out` has kDimV floats and is overwritten.
-  void store_row(const typename Fn::Row& row, float* out, float lse) const {
+  void store_row(const typename Fn::Row& row, float* out, double lse) const {
     if (!params_.raw) {
       if constexpr (Fn::kHasSink && Fn::kSoftmax) lse = join_sink(row, out, lse);
       if constexpr (Fn::kHasOutput) {
         Lanes<S::kWidth, S::kHeadDimV> lanes(out);
-        fn_.output(lanes, row, lse * kLn2);
+        fn_.output(lanes, row, static_cast<float>(lse * kLn2));
       }
     }
     typename S::Query* to = target(row);
     constexpr int kWhole = S::kHeadDimV / W * W;
     for (int i = 0; i < kWhole; i += W) store_f32<typename S::Query>(to + i, simd::load<F>(out + i));
     for (int i = kWhole; i < S::kHeadDimV; ++i) to[i] = from_float<typename S::Query>(out[i]);
-    if (params_.lse) params_.lse[row.row * params_.lse_row + row.h * params_.lse_head] = lse * params_.lse_scale;
+    if (params_.lse) params_.lse[row.row * params_.lse_row + row.h * params_.lse_head] = in_base(lse);
   }
 
-  void store_partial(std::int64_t partial, const float* out, float lse) const {
+  void store_partial(std::int64_t partial, const float* out, double lse) const {
     std::memcpy(params_.partial_out + partial * S::kHeadDimV, out, S::kHeadDimV * sizeof(float));
-    params_.partial_lse[partial] = lse;
+    params_.partial_lse[partial] = static_cast<float>(lse);
   }
 
   // Counts a segment in; whoever comes last merges.  The counter is left at 0 for the next launch.
@@ -67,24 +68,27 @@ class Finish {
   }
 
  private:
-  static float join_sink(float sink, float* out, float lse) {
-    const float joined = log2_add(lse, sink);
-    const float factor = joined == kNoKeys ? 0.0f : std::exp2(lse - joined);
+  // The lse in the base that the caller wants, natural or 2.
+  float in_base(double lse) const { return static_cast<float>(params_.lse_scale == 1.0f ? lse : lse * kLn2); }
+
+  static double join_sink(double sink, float* out, double lse) {
+    const double joined = log2_add(lse, sink);
+    const float factor = joined == kNoKeys ? 0.0f : static_cast<float>(std::exp2(lse - joined));
     for (int i = 0; i < S::kDimV; ++i) out[i] *= factor;
     return joined;
   }
-  float join_sink(const typename Fn::Row& row, float* out, float lse) const {
+  double join_sink(const typename Fn::Row& row, float* out, double lse) const {
     return join_sink(fn_.sink(row) * kLog2E, out, lse);
   }
 
   // Parts in index order: the same bits whoever merges.
   void merge_row(const Merge& work, std::int32_t i, float* out) const {
     const std::int32_t* parts = plan_.parts + work.part_begin;
-    const float lse = Fn::kSoftmax ? merged_lse(parts, work.part_count, i) : 0.0f;
+    const double lse = Fn::kSoftmax ? merged_lse(parts, work.part_count, i) : 0.0;
     std::fill(out, out + S::kDimV, 0.0f);
     for (std::int32_t part = 0; part < work.part_count; ++part) {
       const std::int64_t partial = static_cast<std::int64_t>(parts[part]) + i;
-      const float weight = !Fn::kSoftmax ? 1.0f : lse == kNoKeys ? 0.0f : std::exp2(params_.partial_lse[partial] - lse);
+      const float weight = Fn::kSoftmax ? part_weight(params_.partial_lse[partial], lse) : 1.0f;
       const float* from = params_.partial_out + partial * S::kHeadDimV;
       for (int lane = 0; lane < S::kHeadDimV; ++lane) out[lane] += weight * from[lane];
     }
@@ -93,10 +97,14 @@ class Finish {
     store_row(fn_.row(plan_.row(packed / params_.group, head, work.kv_head)), out, lse);
   }
 
-  float merged_lse(const std::int32_t* parts, std::int32_t count, std::int32_t i) const {
-    float top = kNoKeys, sum = 0.0f;
+  static float part_weight(double part, double lse) {
+    return lse == kNoKeys ? 0.0f : static_cast<float>(std::exp2(part - lse));
+  }
+
+  double merged_lse(const std::int32_t* parts, std::int32_t count, std::int32_t i) const {
+    double top = kNoKeys, sum = 0.0;
     for (std::int32_t part = 0; part < count; ++part) {
-      const float lse = params_.partial_lse[parts[part] + i];
+      const double lse = params_.partial_lse[parts[part] + i];
       top = lse > top || lse != lse ? lse : top;
     }
     if (top == kNoKeys) return kNoKeys;

@@ -279,7 +279,7 @@ class Kernel {
       const Segment& segment = segments[i];
       for (std::int32_t r = 0; r < segment.count; ++r) {
         const std::int32_t place = segment.offset + r;
-        const float lse = normalise(place);
+        const double lse = normalise(place);
         if (segment.partial == kWriteThrough) {
           if (r + kAhead < segment.count) fetch<S::kHeadDimV>(finish_.target(s_.rows[place + kAhead]));
           finish_.store_row(s_.rows[place], s_.out[place], lse);
@@ -292,13 +292,13 @@ class Kernel {
   }
 
   // Divides a row by its sum and gives its lse in log2; with softmax off both are left alone.
-  float normalise(int place) {
-    if constexpr (!Fn::kSoftmax) return 0.0f;
+  double normalise(int place) {
+    if constexpr (!Fn::kSoftmax) return 0.0;
     const RowState& state = s_.state[place];
     const float inverse = state.sum == 0.0f ? 0.0f : 1.0f / state.sum;
     for (int lane = 0; lane < S::kDimV; lane += W)
       simd::store<F>(s_.out[place] + lane, simd::load<F>(s_.out[place] + lane) * inverse);
-    return state.sum == 0.0f ? kNoKeys : std::log2(state.sum) - state.shift;
+    return state.sum == 0.0f ? kNoKeys : std::log2(static_cast<double>(state.sum)) - state.shift;
   }
 
   const Params& params_;
