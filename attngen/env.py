@@ -64,8 +64,7 @@ VARIABLES: Final[dict[str, Variable]] = {
             "ATTNGEN_CHECK",
             "0 or 1",
             "0",
-            "Check declared ranges of tensors and scalars, and device-resident indices, at every call. "
-            "Read when an Attention is made.",
+            "Check declared ranges of tensors and scalars at every call. Read when an Attention is made.",
         ),
         Variable("ATTNGEN_CHECK_IR", "0 or 1", "0", "Validate the IR after every pass of the compiler."),
         Variable(
@@ -123,7 +122,7 @@ def dump_dir() -> Path | None:
 
 
 def check() -> bool:
-    """Whether declared ranges and device-resident indices are checked at every call."""
+    """Whether declared ranges are checked at every call."""
     return _switch("ATTNGEN_CHECK")
 
 

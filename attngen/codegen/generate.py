@@ -8,7 +8,7 @@ from attngen.codegen.source import KernelConfig, KernelSource, Manifest, Paramet
 from attngen.codegen.target import Target, find_target
 from attngen.ir.nodes import Load, Variant
 from attngen.ir.passes import plan_scalars
-from attngen.ir.walk import free_vars, nodes, scalar_names, stages
+from attngen.ir.walk import free_vars, nodes, scalar_names
 
 __all__ = ["generate", "manifest"]
 
@@ -40,7 +40,6 @@ def manifest(variant: Variant, config: KernelConfig, target: Target) -> Manifest
         tiles=target.tiles(config.kv_dtype),
         logit_bound=variant.logit_bound,
         isa=target.isa,
-        lines={name: stage.span.line for name, stage in stages(variant) if stage.span.line > 0},
     )
 
 

@@ -6,7 +6,7 @@ The only part of codegen that the runtime knows; stdlib only, so that a warm sta
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 Phase: TypeAlias = Literal["plan", "run"]
@@ -76,7 +76,6 @@ class Manifest:
     tiles: tuple[Tile, ...]
     logit_bound: float | None = None
     isa: tuple[str, ...] = ()  # /proc/cpuinfo flags that the code needs
-    lines: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The text of manifest.json."""

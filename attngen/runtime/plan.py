@@ -42,13 +42,11 @@ class Level:
 class Planner:
     """Plans one batch after another into one arena; not for two threads at once."""
 
-    def __init__(
-        self, config: PlanConfig, make: Callable[[list[int]], Callable[..., int]], pinned: bool = False
-    ) -> None:
+    def __init__(self, config: PlanConfig, make: Callable[[list[int]], Callable[..., int]]) -> None:
         """`make` is the host library's `planner`."""
         self.config = config
         # NOTE: a dirty arena is as good as a clean one, so nothing is zeroed but the header.
-        self.arena = torch.empty(config.workspace(1).arena, dtype=torch.uint8, pin_memory=pinned)
+        self.arena = torch.empty(config.workspace(1).arena, dtype=torch.uint8)
         self.arena[: struct.calcsize(_HEADER)].zero_()
         self._plan = make(_words(config))
         self._num_rows = ctypes.c_int32.from_address(self.arena.data_ptr() + _NUM_ROWS_AT)
@@ -66,12 +64,10 @@ class Planner:
         scalars: Sequence[int] = (),
         num_blocks: int | None = None,
         arena: torch.Tensor | None = None,
-        arena_address: int | None = None,
     ) -> int:
         """Plan a batch into `arena` (default: the planner's own) and return the bytes in use.
 
-        `num_blocks` is the pool's, against which indices are checked; `arena_address` is where a device will see the
-        arena, needed for device-resident kv_indices, which are read in place.
+        `num_blocks` is the pool's, against which indices are checked.
         """
         if len(scalars) != len(self.config.scalars):
             raise ValueError(
@@ -90,7 +86,6 @@ class Planner:
             views.append(level.block_size)
         return self._plan(
             self.arena if arena is None else arena,
-            arena_address,
             num_blocks,
             host_ints(qo_indptr, "qo_indptr"),
             host_ints(kv_indptr, "kv_indptr"),

@@ -108,10 +108,9 @@ struct Params {
   float* partial_out;           // f32[partial rows, head_dim_v]; normalised (softmax on) or plain sums
   float* partial_lse;           // f32[partial rows], in log2
   std::uint32_t* arrived;       // one counter a merge, 0 between launches
+  double lse_scale;             // ln 2 for natural, 1 for log2
   std::int32_t num_qo_heads, num_kv_heads, group;
-  float lse_scale;              // ln 2 for natural, 1 for log2
   std::int32_t raw;             // leave sink and output to the caller
-  std::int32_t reserved;
 };
 
 // Keys of one KV head that the variant's key stage transforms in place, in fp32, when they are appended to a pool that

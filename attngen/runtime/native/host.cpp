@@ -203,7 +203,7 @@ ffi::Array<ffi::Function> make_launcher(std::int64_t kernel, const ffi::Array<st
   spec.num_kv_heads = static_cast<std::int32_t>(words[2]);
   spec.softmax = words[3] != 0;
   spec.threads = static_cast<int>(words[4]);
-  spec.lse_scale = static_cast<float>(lse_scale);
+  spec.lse_scale = lse_scale;
   spec.plan = static_cast<PlanHeader*>(arena.data_ptr());
   spec.partial_out = static_cast<float*>(partial_out.data_ptr());
   spec.partial_lse = static_cast<float*>(partial_lse.data_ptr());

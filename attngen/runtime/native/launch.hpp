@@ -15,7 +15,7 @@ struct LaunchSpec {
   Type type;  // of q and out
   std::int32_t num_qo_heads, num_kv_heads;
   bool softmax;
-  float lse_scale;
+  double lse_scale;
   int threads;
   // The workspace: fixed in place for the launcher's life.
   PlanHeader* plan;

@@ -50,11 +50,11 @@ struct Config {
   std::vector<TileCost> tiles;  // in the order of the manifest
 };
 
-// A caller's array of 32- or 64-bit integers.  `on_device` ones are never read here.
+// A caller's array of 32- or 64-bit integers in host memory.
 struct Ints {
   const void* data = nullptr;
   std::int64_t size = 0;
-  bool given = false, wide = false, on_device = false;
+  bool given = false, wide = false;
 
   std::int64_t operator[](std::int64_t i) const {
     return wide ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
@@ -69,7 +69,6 @@ struct LevelInput {
 struct Input {
   std::byte* arena;
   std::int64_t arena_bytes;
-  std::int64_t arena_address;  // where the kernel will see the arena
   Ints qo_indptr, kv_indptr, kv_indices, kv_len, last_page_len, kv_positions;
   std::int64_t num_blocks = -1;  // of the pool; negative: not known
   const std::int64_t* scalars = nullptr;
@@ -180,7 +179,7 @@ class Planner {
 
   // Scratch of one plan, kept so that planning allocates nothing once warm.
   std::byte* arena_ = nullptr;
-  std::int64_t arena_bytes_ = 0, arena_address_ = 0, used_ = 0, num_slots_ = 0;
+  std::int64_t arena_bytes_ = 0, used_ = 0, num_slots_ = 0;
   const std::int64_t* scalars_ = nullptr;
   std::int64_t num_blocks_ = -1, entries_ = 0, level_rows_ = 0;
   std::int32_t batch_ = 0, num_rows_ = 0, max_q_len_ = 0, max_kv_len_ = 0;

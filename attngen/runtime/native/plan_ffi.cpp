@@ -74,13 +74,12 @@ Ints read_ints(const ffi::AnyView& value, const char* name) {
   if (tensor->ndim() != 1) throw Fault(text("%s has %d dimensions, need 1", name, tensor->ndim()));
   if (!tensor->IsContiguous()) throw Fault(text("%s is not contiguous", name));
   const DLDeviceType device = tensor->device().device_type;
+  if (device != kDLCPU && device != kDLCUDAHost) throw Fault(text("%s is on a device, need host integers", name));
   Ints ints;
   ints.data = static_cast<const std::byte*>(tensor->data_ptr()) + tensor->byte_offset();
   ints.size = tensor->size(0);
   ints.given = true;
   ints.wide = type.bits == 64;
-  ints.on_device = device != kDLCPU && device != kDLCUDAHost;
-  if (ints.on_device && ints.wide) throw Fault(text("%s is int64 on a device, need int32 there", name));
   return ints;
 }
 
@@ -93,16 +92,14 @@ class Call {
     const auto arena = args[0].cast<ffi::TensorView>();
     input.arena = static_cast<std::byte*>(arena.data_ptr()) + arena.byte_offset();
     input.arena_bytes = arena.numel();
-    const bool here = args[1] == nullptr;
-    input.arena_address = here ? reinterpret_cast<std::intptr_t>(input.arena) : args[1].cast<std::int64_t>();
-    input.num_blocks = args[2] == nullptr ? -1 : args[2].cast<std::int64_t>();
-    input.qo_indptr = read_ints(args[3], "qo_indptr");
-    input.kv_indptr = read_ints(args[4], "kv_indptr");
-    input.kv_indices = read_ints(args[5], "kv_indices");
-    input.kv_len = read_ints(args[6], "kv_len");
-    input.last_page_len = read_ints(args[7], "last_page_len");
-    input.kv_positions = read_ints(args[8], "kv_positions");
-    std::int32_t next = 9;
+    input.num_blocks = args[1] == nullptr ? -1 : args[1].cast<std::int64_t>();
+    input.qo_indptr = read_ints(args[2], "qo_indptr");
+    input.kv_indptr = read_ints(args[3], "kv_indptr");
+    input.kv_indices = read_ints(args[4], "kv_indices");
+    input.kv_len = read_ints(args[5], "kv_len");
+    input.last_page_len = read_ints(args[6], "last_page_len");
+    input.kv_positions = read_ints(args[7], "kv_positions");
+    std::int32_t next = 8;
     scalars_.clear();
     for (std::int32_t i = 0; i < num_scalars_; ++i) scalars_.push_back(args[next++].cast<std::int64_t>());
     input.scalars = scalars_.data();

@@ -20,9 +20,8 @@ void need_limit(const char* name, std::int64_t got, std::int64_t allowed, const 
                      static_cast<long long>(got), what));
 }
 
-void need_host(const char* name, const Ints& ints) {
+void need_given(const char* name, const Ints& ints) {
   if (!ints.given) throw Fault(text("%s is missing", name));
-  if (ints.on_device) throw Fault(text("%s is on a device, need host integers", name));
 }
 
 void need_absent(const char* name, const Ints& ints, const char* why) {
@@ -144,7 +143,6 @@ void Planner::add_row(std::int64_t list, std::int32_t level, std::int32_t token_
 void Planner::read(const Input& input) {
   arena_ = input.arena;
   arena_bytes_ = input.arena_bytes;
-  arena_address_ = input.arena_address;
   scalars_ = input.scalars;
   num_blocks_ = input.num_blocks;
   used_ = num_slots_ = entries_ = level_rows_ = 0;
@@ -163,7 +161,7 @@ void Planner::read(const Input& input) {
 void Planner::read_requests(const Input& input) {
   const Ints& qo = input.qo_indptr;
   const Limits& limits = config_.limits;
-  need_host("qo_indptr", qo);
+  need_given("qo_indptr", qo);
   need_indptr("qo_indptr", qo);
   need_limit("batch", qo.size - 1, limits.batch, "requests");
   need_limit("q_tokens", qo[qo.size - 1], limits.q_tokens, "query rows (qo_indptr[-1])");
@@ -185,7 +183,7 @@ void Planner::read_requests(const Input& input) {
 }
 
 void Planner::read_last_pages(const Ints& last, const Ints& indptr, std::int32_t* kv_len) const {
-  need_host("last_page_len", last);
+  need_given("last_page_len", last);
   need_size("last_page_len", last, batch_, "requests");
   for (std::int32_t b = 0; b < batch_; ++b) {
     const std::int64_t blocks = indptr[b + 1] - indptr[b], tail = last[b];
@@ -211,14 +209,14 @@ void Planner::read_lengths(const Input& input) {
   const bool ragged = config_.storage == Storage::kRagged && !levels;
   if ((paged || ragged) && !indptr.given) throw Fault("kv_indptr is missing");
   if (paged || ragged) {
-    need_host("kv_indptr", indptr);
+    need_given("kv_indptr", indptr);
     need_indptr("kv_indptr", indptr);
     need_size("kv_indptr", indptr, batch_ + 1, "requests + 1");
   }
   if (given.given && last.given) throw Fault("kv_len and last_page_len are both given, need one");
   const std::int64_t size = config_.block_size;
   if (given.given) {
-    need_host("kv_len", given);
+    need_given("kv_len", given);
     need_size("kv_len", given, batch_, "requests");
     copy_ints("kv_len", given, 0, batch_, kMax, kv_len);
   } else if (last.given) {
@@ -303,7 +301,7 @@ void Planner::read_block_rows(const Input& input) {
   std::int64_t rows = batch_;
   const auto step = [&](std::int32_t b) { return sparse ? config_.block_rows : std::max(1, qo_[b + 1] - qo_[b]); };
   if (listed) {
-    need_host("kv_indptr", indptr);
+    need_given("kv_indptr", indptr);
     need_indptr("kv_indptr", indptr);
     if (sparse) rows = 0;
     for (std::int32_t b = 0; sparse && b < batch_; ++b) rows += ceil_div(qo_[b + 1] - qo_[b], config_.block_rows);
@@ -314,12 +312,11 @@ void Planner::read_block_rows(const Input& input) {
     throw Fault(text("kv_indices has %lld entries, need kv_indptr[-1] = %lld", static_cast<long long>(indices.size),
                      static_cast<long long>(indptr[rows])));
   if (positions.given) {
-    need_host("kv_positions", positions);
     if (positions.size < indptr[rows])
       throw Fault(text("kv_positions has %lld entries, need kv_indptr[-1] = %lld",
                        static_cast<long long>(positions.size), static_cast<long long>(indptr[rows])));
-  } else if (sparse && (batch_ > 1 || indices.on_device)) {
-    throw Fault("kv_positions is missing: BlockSparse needs it for more than one request or device kv_indices");
+  } else if (sparse && batch_ > 1) {
+    throw Fault("kv_positions is missing: BlockSparse needs it for more than one request");
   }
   std::int64_t entries = 0, row = 0;
   for (std::int32_t b = 0; b < batch_; ++b)
@@ -342,19 +339,11 @@ void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& ind
   need_limit("blocks", entries_ += entries, config_.limits.blocks, "entries of kv_indices");
   Level& view = at<Level>(at<PlanHeader>(0)->levels_at)[level];
   const bool placed = positions.given || by_index;
-  std::int32_t* to = nullptr;
-  if (indices.on_device) {
-    view.indices = reinterpret_cast<std::intptr_t>(indices.data) - arena_address_;
-  } else {
-    view.indices = allocate(entries * 4);
-    to = at<std::int32_t>(view.indices);
-  }
-  // NOTE: positions run parallel to the indices; of device indices, which aren't moved, all of them are copied.
-  const std::int64_t places = indices.on_device && placed ? indices.size : entries;
-  if (placed) need_limit("blocks", places, config_.limits.blocks, "entries of kv_positions");
+  view.indices = allocate(entries * 4);
+  auto* to = at<std::int32_t>(view.indices);
   std::int32_t* place = nullptr;
   if (placed) {
-    view.positions = allocate(places * 4);
+    view.positions = allocate(entries * 4);
     place = at<std::int32_t>(view.positions);
   }
   const std::string index_name = text("%skv_indices", prefix), place_name = text("%skv_positions", prefix);
@@ -363,10 +352,8 @@ void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& ind
   for (std::size_t i = first_row; i < rows_.size(); ++i) {
     BlockRow& row = rows_[i];
     const std::int64_t from = row.list, blocks = ceil_div(row.keys, block_size);
-    if (to != nullptr) {
-      largest = std::max(largest, copy_ints(index_name.c_str(), indices, from, blocks, last_block, to + cursor));
-      row.list = cursor;
-    }
+    largest = std::max(largest, copy_ints(index_name.c_str(), indices, from, blocks, last_block, to + cursor));
+    row.list = cursor;
     if (placed) {
       std::int32_t* own = place + row.list;
       if (positions.given) copy_ints(place_name.c_str(), positions, from, blocks, kMax - block_size, own);
@@ -389,10 +376,10 @@ void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& ind
 std::int64_t Planner::check_level(const LevelInput& input, const std::string& prefix) {
   const auto name = [&](const char* argument) { return prefix + argument; };
   const Ints &qo = input.qo_indptr, &indptr = input.kv_indptr;
-  need_host(name("qo_indptr").c_str(), qo);
+  need_given(name("qo_indptr").c_str(), qo);
   need_indptr(name("qo_indptr").c_str(), qo);
   const std::int64_t rows = qo.size - 1, covered = qo[rows];
-  need_host(name("kv_indptr").c_str(), indptr);
+  need_given(name("kv_indptr").c_str(), indptr);
   need_indptr(name("kv_indptr").c_str(), indptr);
   need_size(name("kv_indptr").c_str(), indptr, rows + 1, "block rows + 1");
   if (!input.kv_indices.given) throw Fault(name("kv_indices is missing"));
@@ -402,11 +389,11 @@ std::int64_t Planner::check_level(const LevelInput& input, const std::string& pr
     if (ints->given && ints->size < indptr[rows])
       throw Fault(text("%s has %lld entries, need kv_indptr[-1] = %lld", name(argument).c_str(),
                        static_cast<long long>(ints->size), static_cast<long long>(indptr[rows])));
-  if (input.kv_positions.given) need_host(name("kv_positions").c_str(), input.kv_positions);
+  if (input.kv_positions.given) need_given(name("kv_positions").c_str(), input.kv_positions);
   if (input.block_size < 1)
     throw Fault(text("%s is %d, need at least 1", name("block_size").c_str(), input.block_size));
   if (input.kv_len.given) {
-    need_host(name("kv_len").c_str(), input.kv_len);
+    need_given(name("kv_len").c_str(), input.kv_len);
     need_size(name("kv_len").c_str(), input.kv_len, rows, "block rows");
   }
   need_limit("level_rows", level_rows_ += covered, config_.limits.level_rows, "token rows over all levels");
@@ -415,7 +402,7 @@ std::int64_t Planner::check_level(const LevelInput& input, const std::string& pr
 
 // Copies the token rows that a level gathers.
 void Planner::read_tokens(const Ints& given, const std::string& name, std::int64_t covered, std::int32_t level) {
-  need_host(name.c_str(), given);
+  need_given(name.c_str(), given);
   need_size(name.c_str(), given, covered, "qo_indptr[-1]");
   Level& view = at<Level>(at<PlanHeader>(0)->levels_at)[level];
   view.tokens = allocate(covered * 4);

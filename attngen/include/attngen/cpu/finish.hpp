@@ -50,7 +50,8 @@ class Finish {
     constexpr int kWhole = S::kHeadDimV / W * W;
     for (int i = 0; i < kWhole; i += W) store_f32<typename S::Query>(to + i, simd::load<F>(out + i));
     for (int i = kWhole; i < S::kHeadDimV; ++i) to[i] = from_float<typename S::Query>(out[i]);
-    if (params_.lse) params_.lse[row.row * params_.lse_row + row.h * params_.lse_head] = in_base(lse);
+    if (params_.lse)
+      params_.lse[row.row * params_.lse_row + row.h * params_.lse_head] = static_cast<float>(lse * params_.lse_scale);
   }
 
   void store_partial(std::int64_t partial, const float* out, double lse) const {
@@ -68,9 +69,6 @@ class Finish {
   }
 
  private:
-  // The lse in the base that the caller wants, natural or 2.
-  float in_base(double lse) const { return static_cast<float>(params_.lse_scale == 1.0f ? lse : lse * kLn2); }
-
   static double join_sink(double sink, float* out, double lse) {
     const double joined = log2_add(lse, sink);
     const float factor = joined == kNoKeys ? 0.0f : static_cast<float>(std::exp2(lse - joined));
