@@ -16,8 +16,10 @@ MAX_CHUNKS: Final = 64  # a request's tiles are cut into at most this many piece
 _INT32_MAX: Final = 2**31 - 1
 
 # Records of include/attngen/work.hpp.
-HEADER_BYTES: Final = 152
+WORKERS_AT: Final = 256
+WORKER_BYTES: Final = 128
 LEVEL_BYTES: Final = 32
+SCALAR_BYTES: Final = 8
 ITEM_BYTES: Final = 64
 SEGMENT_BYTES: Final = 16
 MERGE_BYTES: Final = 24
@@ -107,15 +109,19 @@ class Capacity:
 class PlanConfig:
     """What stays the same over all plans of one Attention.
 
-    `block_size` is the page size, the capacity of a request for Dense, bc for BlockSparse; `block_rows` is its br.
-    `scalars` names the plan scalars in the order in which `key_bounds` numbers them.
+    `queues` counts the workers of each queue, and `tile_queues` says which queue each tile belongs to; with
+    `num_workers` instead there is one queue.  `block_size` is the page size, the capacity of a request for Dense, bc
+    for BlockSparse; `block_rows` is its br.  `scalars` names the plan scalars in the order in which `key_bounds`
+    numbers them.
     """
 
     num_qo_heads: int
     num_kv_heads: int
-    num_workers: int
     limits: Limits
     tiles: tuple[Tile, ...]
+    num_workers: int = 0
+    queues: tuple[int, ...] = ()
+    tile_queues: tuple[int, ...] = ()
     storage: Storage = "paged"
     block_size: int = 1
     block_rows: int = 1
@@ -125,6 +131,12 @@ class PlanConfig:
     batch_invariant: bool = False
 
     def __post_init__(self) -> None:
+        if not self.queues:
+            object.__setattr__(self, "queues", (self.num_workers,))
+        elif not self.num_workers:
+            object.__setattr__(self, "num_workers", sum(self.queues))
+        if not self.tile_queues:
+            object.__setattr__(self, "tile_queues", (0,) * len(self.tiles))
         for name in ("num_qo_heads", "num_kv_heads", "num_workers", "block_size", "block_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, need at least 1")
@@ -137,19 +149,46 @@ class PlanConfig:
                 raise ValueError(f"tiles has {tile}, need positive sizes, b > 0, a and c not negative")
         if not self.tiles:
             raise ValueError("tiles is empty, need at least one")
+        self._check_queues()
+
+    def _check_queues(self) -> None:
+        if min(self.queues) < 1 or sum(self.queues) != self.num_workers:
+            raise ValueError(
+                f"queues is {self.queues}, need at least 1 worker in each and num_workers = {self.num_workers} in all"
+            )
+        if len(self.tile_queues) != len(self.tiles) or set(self.tile_queues) != set(range(len(self.queues))):
+            raise ValueError(
+                f"tile_queues is {self.tile_queues}, need the queue of each of {len(self.tiles)} tiles, and a tile in "
+                f"each of {len(self.queues)} queues"
+            )
 
     @property
     def group(self) -> int:
         """Query heads of one KV head."""
         return self.num_qo_heads // self.num_kv_heads
 
+    @property
+    def first_workers(self) -> tuple[int, ...]:
+        """The first worker of each queue."""
+        return tuple(sum(self.queues[:queue]) for queue in range(len(self.queues)))
+
+    @property
+    def levels_at(self) -> int:
+        """Where levels lie in the arena, behind the worker records."""
+        return WORKERS_AT + WORKER_BYTES * self.num_workers
+
+    @property
+    def scalars_at(self) -> int:
+        """Where the words of plan scalars lie in the arena, behind as many levels as the limits allow."""
+        return self.levels_at + LEVEL_BYTES * (self.limits.levels + 1)
+
     def workspace(self, head_dim_v: int) -> Workspace:
         """The workspace that every plan of this configuration fits."""
         most, limits, levels = capacity(self), self.limits, self.limits.levels + 1
         arena = (
-            HEADER_BYTES
-            + 4 * (limits.batch + 1 + limits.batch + limits.q_tokens + self.num_workers + 1)
-            + LEVEL_BYTES * levels
+            self.scalars_at
+            + SCALAR_BYTES * len(self.scalars)
+            + 4 * (limits.batch + 1 + limits.batch + limits.q_tokens)
             + 4 * (2 * most.blocks + limits.all_level_rows)
             + ITEM_BYTES * most.items
             + SEGMENT_BYTES * most.segments
@@ -196,12 +235,14 @@ def workspace_bytes(
 def capacity(config: PlanConfig) -> Capacity:
     """Bounds on a plan's records.
 
-    Why they hold (T: rows of the largest tile, G: head group, H: KV heads, W: workers):
+    Why they hold (T: rows of the largest tile, G: head group, H: KV heads; of a queue, t: rows of its largest tile, W:
+    its workers):
 
     - A list's p packed rows make one task where p <= T, else ceil(p / T); so `lists` lists with r token rows in all
       make at most lists + r·G // T tasks.  Each task makes one piece a KV head, and one more wherever it is cut.
-    - A worker ends at most one piece early, so there are at most W cuts; a split task with n pieces has n - 1 of
-      them, and n <= 2 (n - 1): at most 2 W pieces are partial, of at most min(T, q_len·G) rows, in at most W merges.
+    - A task's pieces stay in its tile's queue.  A worker ends at most one piece early, so a queue has at most W cuts; a
+      split task with n pieces has n - 1 of them, and n <= 2 (n - 1): at most 2 W pieces of a queue are partial, of at
+      most min(t, q_len·G) rows, in at most W merges.
     """
     limits, heads, workers = config.limits, config.num_kv_heads, config.num_workers
     rows = max(tile.rows for tile in config.tiles)
@@ -216,10 +257,18 @@ def capacity(config: PlanConfig) -> Capacity:
         segments=heads * tasks + workers,
         merges=workers,
         parts=2 * workers,
-        partial_rows=2 * workers * min(rows, limits.longest_q * config.group),
+        partial_rows=sum(2 * own * min(most, limits.longest_q * config.group) for own, most in _queues(config)),
         blocks=blocks,
     )
     return plain if limits.all_level_rows == 0 else plain.larger(_shared(config, rows))
+
+
+def _queues(config: PlanConfig) -> list[tuple[int, int]]:
+    """Workers, and rows of the largest tile, of each queue."""
+    most = [0] * len(config.queues)
+    for tile, queue in zip(config.tiles, config.tile_queues, strict=True):
+        most[queue] = max(most[queue], tile.rows)
+    return list(zip(config.queues, most, strict=True))
 
 
 def _shared(config: PlanConfig, rows: int) -> Capacity:
@@ -229,20 +278,22 @@ def _shared(config: PlanConfig, rows: int) -> Capacity:
     - Rows are cut at requests and at both ends of each run of consecutive rows inside a task; a run ends at a gap or
       at a task's end, so there are at most R + tasks of them.  A unit lies between two cuts.
     - Rows of a unit without keys make tasks of at most T rows: one a unit, and one more every T rows.
-    - A level lists a row at most once, so its tasks name each unit at most once; a cut repeats one task's units.
+    - A level lists a row at most once, so its tasks name each unit at most once; a cut, of which a queue has at most W,
+      repeats one task's units, at most one a row.
     """
-    limits, group, heads, workers = config.limits, config.group, config.num_kv_heads, config.num_workers
+    limits, group, heads = config.limits, config.group, config.num_kv_heads
+    repeated = sum(own * most for own, most in _queues(config))
     listed = limits.all_level_rows
     tasks = listed + listed * group // rows
     cuts = limits.batch + 1 + 2 * (listed + tasks)
     extra = cuts + limits.q_tokens * group // rows
-    segments = heads * (limits.levels * cuts + extra) + workers * rows
+    segments = heads * (limits.levels * cuts + extra) + repeated
     return Capacity(
-        items=heads * (tasks + extra) + workers,
+        items=heads * (tasks + extra) + config.num_workers,
         segments=segments,
         merges=heads * cuts,
         parts=segments,
-        partial_rows=heads * listed * group + workers * rows,
+        partial_rows=heads * listed * group + repeated,
         blocks=0,
     )
 

@@ -42,14 +42,30 @@ class Level:
 class Planner:
     """Plans one batch after another into one arena; not for two threads at once."""
 
-    def __init__(self, config: PlanConfig, make: Callable[[list[int]], Callable[..., int]]) -> None:
-        """`make` is the host library's `planner`."""
+    def __init__(
+        self,
+        config: PlanConfig,
+        make: Callable[[list[int]], Callable[..., int]],
+        *,
+        arena: torch.Tensor | None = None,
+        device_arena: tuple[int, int] | None = None,
+    ) -> None:
+        """`make` is the host library's `planner`; `arena`, host bytes to plan into (default: its own).
+
+        Where kernels read a copy of the plan on a GPU, `device_arena` is the copy's address and the GPU's index; key
+        lists may then lie on that GPU.
+        """
         self.config = config
         # NOTE: a dirty arena is as good as a clean one, so nothing is zeroed but the header.
-        self.arena = torch.empty(config.workspace(1).arena, dtype=torch.uint8)
-        self.arena[: struct.calcsize(_HEADER)].zero_()
+        own = torch.empty(config.workspace(1).arena, dtype=torch.uint8) if arena is None else arena
+        own[: struct.calcsize(_HEADER)].zero_()
+        self._use(own)
+        self._device = (0, 0) if device_arena is None else device_arena
         self._plan = make(_words(config))
-        self._num_rows = ctypes.c_int32.from_address(self.arena.data_ptr() + _NUM_ROWS_AT)
+
+    def _use(self, arena: torch.Tensor) -> None:
+        self.arena = arena
+        self._num_rows = ctypes.c_int32.from_address(arena.data_ptr() + _NUM_ROWS_AT)
 
     def plan(
         self,
@@ -65,9 +81,10 @@ class Planner:
         num_blocks: int | None = None,
         arena: torch.Tensor | None = None,
     ) -> int:
-        """Plan a batch into `arena` (default: the planner's own) and return the bytes in use.
+        """Plan a batch into `arena` (default: the last one) and return the bytes in use.
 
-        `num_blocks` is the pool's, against which indices are checked.
+        `num_blocks` is the pool's, against which indices are checked.  int32 tensors `kv_indices` and `kv_positions` on
+        the GPU of `device_arena` stay where they are: kernels read them there, unchecked.
         """
         if len(scalars) != len(self.config.scalars):
             raise ValueError(
@@ -84,9 +101,12 @@ class Planner:
             for name in _LEVEL_ARGUMENTS:
                 views.append(host_ints(getattr(level, name), f"levels[{number}].{name}"))
             views.append(level.block_size)
+        if arena is not None and arena is not self.arena:
+            self._use(arena)
         return self._plan(
-            self.arena if arena is None else arena,
+            self.arena,
             num_blocks,
+            *self._device,
             host_ints(qo_indptr, "qo_indptr"),
             host_ints(kv_indptr, "kv_indptr"),
             host_ints(kv_indices, "kv_indices"),
@@ -103,7 +123,7 @@ class Planner:
         return self._num_rows.value
 
     def read(self) -> Plan:
-        """The plan in the planner's own arena."""
+        """The last plan."""
         return read_plan(self.arena)
 
     def stats(self) -> dict[str, Any]:
@@ -131,15 +151,15 @@ def _words(config: PlanConfig) -> list[int]:
     """The configuration as native/plan_ffi.cpp reads it."""
     limits = config.limits
     most = capacity(config)
-    words = [config.num_qo_heads, config.num_kv_heads, config.num_workers]
+    words = [config.num_qo_heads, config.num_kv_heads, len(config.queues), *config.queues, len(config.scalars)]
     words += [_STORAGE[config.storage], config.block_size, config.block_rows]
     words += [int(config.batch_invariant), CHUNK_TILES, MAX_CHUNKS]
     words += [limits.batch, limits.q_tokens, limits.longest_q, limits.kv_tokens, limits.longest_kv]
     words += [limits.levels, limits.all_level_rows, most.blocks, most.partial_rows, most.merges]
     words.append(len(config.tiles))
-    for tile, (a, b, c) in zip(config.tiles, integer_costs(config.tiles), strict=True):
-        words += [tile.rows, tile.keys, a, b, c]
-    words += [int(config.has_mask), len(config.scalars), len(config.key_bounds)]
+    for tile, queue, (a, b, c) in zip(config.tiles, config.tile_queues, integer_costs(config.tiles), strict=True):
+        words += [tile.rows, tile.keys, queue, a, b, c]
+    words += [int(config.has_mask), len(config.key_bounds)]
     for program in config.key_bounds:
         words += [len(program), *(word for step in program for word in step)]
     return words
@@ -175,7 +195,7 @@ class Header:
     qo_indptr_at: int
     kv_len_at: int
     row_request_at: int
-    worker_at: int
+    workers_at: int
     items_at: int
     segments_at: int
     merges_at: int
@@ -183,6 +203,7 @@ class Header:
     levels_at: int
     bytes: int
     num_slots: int
+    scalars_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,18 +258,21 @@ class Merge:
     arrivals: int
 
 
-_HEADER: Final = "<14i11q"
+_HEADER: Final = "<14i12q"
+_ITEM: Final = "q12i8x"
+_WORKER: Final = f"<2i56x{_ITEM}"
 _NUM_ROWS_AT: Final = struct.calcsize("<3i")  # of PlanHeader::num_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An arena's contents; `worker` holds the range of items of each worker."""
+    """An arena's contents; `worker` holds the range of items of each worker, and `first` its copy of the first."""
 
     header: Header
     qo_indptr: tuple[int, ...]
     kv_len: tuple[int, ...]
     worker: tuple[int, ...]
+    first: tuple[Item | None, ...]
     items: tuple[Item, ...]
     segments: tuple[Segment, ...]
     merges: tuple[Merge, ...]
@@ -259,6 +283,10 @@ class Plan:
     def ints(self, offset: int, count: int) -> tuple[int, ...]:
         """`count` 32-bit integers of the arena."""
         return struct.unpack_from(f"<{count}i", self.arena, offset)
+
+    def scalars(self, count: int) -> tuple[int, ...]:
+        """The words of the first `count` plan scalars."""
+        return struct.unpack_from(f"<{count}q", self.arena, self.header.scalars_at)
 
     def queue(self, worker: int) -> tuple[Item, ...]:
         """The items of one worker, in its order."""
@@ -272,6 +300,7 @@ def read_plan(arena: torch.Tensor) -> Plan:
     if header.version == 0:
         raise ValueError("arena holds no plan: call plan() first, and again after it raised")
     data = ctypes.string_at(host.data_ptr(), header.bytes)
+    workers = list(struct.iter_unpack(_WORKER, data[header.workers_at : header.levels_at]))
 
     def ints(offset: int, count: int) -> tuple[int, ...]:
         return struct.unpack_from(f"<{count}i", data, offset)
@@ -283,8 +312,9 @@ def read_plan(arena: torch.Tensor) -> Plan:
         header=header,
         qo_indptr=ints(header.qo_indptr_at, header.batch + 1),
         kv_len=ints(header.kv_len_at, header.batch),
-        worker=ints(header.worker_at, header.num_workers + 1),
-        items=tuple(Item(*row) for row in records("<q12i8x", header.items_at, header.num_items)),
+        worker=(*(begin for begin, *_ in workers), header.num_items),
+        first=tuple(Item(*item) if begin < end else None for begin, end, *item in workers),
+        items=tuple(Item(*row) for row in records(f"<{_ITEM}", header.items_at, header.num_items)),
         segments=tuple(Segment(*row) for row in records("<4i", header.segments_at, header.num_segments)),
         merges=tuple(Merge(*row) for row in records("<6i", header.merges_at, header.num_merges)),
         parts=ints(header.parts_at, header.num_parts),
@@ -313,6 +343,10 @@ def plan_stats(plan: Plan, config: PlanConfig) -> dict[str, Any]:
         "rows": header.num_rows,
         "levels": max(1, header.num_levels - 1),
         "items": header.num_items,
+        "queues": [
+            plan.worker[first + workers] - plan.worker[first]
+            for first, workers in zip(config.first_workers, config.queues, strict=True)
+        ],
         "empty_items": header.num_empty,
         "segments": header.num_segments,
         "merges": header.num_merges,

@@ -1,5 +1,8 @@
 // What plan() writes and a kernel reads: one arena of fixed size and place, addressed by offsets from its start.
 //
+// Queues: items whose tiles belong to one kernel, with workers of their own (a CPU's thread, a GPU's CTA).  The workers
+// of all queues are numbered in one row, queue after queue.
+//
 // Packed rows: the rows of one KV head's query group are numbered token · group + (h % group), so that a tile is a
 // contiguous range of packed rows.  An item is one such range of one KV head against one range of a key list.
 #pragma once
@@ -8,15 +11,20 @@
 
 namespace attngen {
 
-inline constexpr std::int32_t kWorkVersion = 1;
+inline constexpr std::int32_t kWorkVersion = 2;
 inline constexpr std::int32_t kWriteThrough = -1;
+
+// What lies at fixed places, so that a kernel needs no header to find its first item:
+//   PlanHeader at 0, Worker[num_workers] at kWorkersAt, Level[limits.levels + 1] behind it, then the plan's scalar
+//   arguments, a word each in the manifest's order; the rest where the header says.
+inline constexpr std::int64_t kWorkersAt = 256;
 
 // One view of the pool: key lists of blocks.  Key j of a list that starts at block `list` lies in
 //   block = indices ? indices[list + j / block_size] : list + j / block_size,   offset = j % block_size,
 //   slot  = block · block_size + offset,
 //   kv    = positions ? positions[list + j / block_size] + offset : j.
 struct Level {
-  std::int64_t indices;     // byte offset of i32[] in the arena; 0: affine
+  std::int64_t indices;     // byte offset of i32[] from the arena's start (it may lie outside); 0: affine
   std::int64_t positions;   // byte offset of i32[], the logical position of each block's first key; 0: j itself
   std::int64_t tokens;      // byte offset of i32[], token row of each packed token; 0: the identity
   std::int32_t block_size;
@@ -39,6 +47,13 @@ struct Item {
   std::int32_t segment_count;
   std::int32_t request;         // of the first row, for reports
   std::int32_t reserved[2];
+};
+
+// 128 bytes: the worker's range of items, and the first of them at hand.
+struct Worker {
+  std::int32_t item_begin, item_end;
+  std::int64_t reserved[7];
+  Item first;                   // items[item_begin], where there is one
 };
 
 // A run of an item's rows that one merge owns.  `partial` is the first of `count` rows in the partial arrays, or
@@ -80,7 +95,7 @@ struct PlanHeader {
   std::int64_t qo_indptr_at;    // i32[batch + 1]
   std::int64_t kv_len_at;       // i32[batch]
   std::int64_t row_request_at;  // i32[num_rows]
-  std::int64_t worker_at;       // i32[num_workers + 1], ranges of items
+  std::int64_t workers_at;      // Worker[num_workers], kWorkersAt
   std::int64_t items_at;        // Item[]
   std::int64_t segments_at;     // Segment[]
   std::int64_t merges_at;       // Merge[]
@@ -88,6 +103,7 @@ struct PlanHeader {
   std::int64_t levels_at;       // Level[num_levels]
   std::int64_t bytes;           // in use
   std::int64_t num_slots;       // rows that the pool must have
+  std::int64_t scalars_at;      // i64[], the plan's scalar arguments
 };
 
 // What one launch of a kernel gets.  Strides in elements; addresses of the pool in 64 bits throughout.
@@ -111,7 +127,19 @@ struct Params {
   double lse_scale;             // ln 2 for natural, 1 for log2
   std::int32_t num_qo_heads, num_kv_heads, group;
   std::int32_t raw;             // leave sink and output to the caller
+  std::int64_t levels_at;       // byte offset of Level[] in the arena
+  std::int32_t num_levels;      // that the arena has room for
+  std::int32_t first_worker;    // of the kernel's queue
 };
+
+// The only parameter of a GPU kernel, kLaunchSymbol(const __grid_constant__ Launch<kWords>): `params.args` is not used,
+// the argument words follow instead.  Words of scalars given to plan() hold the address of their word in the arena.
+template <int kWords>
+struct Launch {
+  Params params;
+  std::int64_t words[kWords];
+};
+inline constexpr const char* kLaunchSymbol = "attngen_attention";
 
 // Keys of one KV head that the variant's key stage transforms in place, in fp32, when they are appended to a pool that
 // holds key(k).  Rows are aligned to 64 bytes, and the lanes from the head dimension up to a multiple of 16 are zero.

@@ -30,7 +30,7 @@ enum class Storage : std::int64_t { kPaged = 0, kRagged = 1, kDense = 2, kBlockS
 
 // Costs are in units of 1/1024 of the cheapest tile.
 struct TileCost {
-  std::int32_t rows, keys;
+  std::int32_t rows, keys, queue;
   std::int64_t a, b, c;
 };
 
@@ -39,7 +39,7 @@ struct Limits {
 };
 
 struct Config {
-  std::int32_t num_qo_heads, num_kv_heads, group, num_workers;
+  std::int32_t num_qo_heads, num_kv_heads, group, num_workers, num_scalars;
   Storage storage;
   std::int32_t block_size;   // page size, 1 for Ragged, the capacity of a request for Dense, bc for BlockSparse
   std::int32_t block_rows;   // br for BlockSparse
@@ -47,7 +47,8 @@ struct Config {
   std::int64_t chunk_tiles;  // of the smallest chunk with batch_invariant
   std::int64_t max_chunks;   // of one request's tiles together with batch_invariant
   Limits limits;
-  std::vector<TileCost> tiles;  // in the order of the manifest
+  std::vector<std::int32_t> queues;  // workers of each, num_workers in all
+  std::vector<TileCost> tiles;       // in the order of the manifests
 };
 
 // A caller's array of 32- or 64-bit integers in host memory.
@@ -70,7 +71,8 @@ struct Input {
   std::byte* arena;
   std::int64_t arena_bytes;
   Ints qo_indptr, kv_indptr, kv_indices, kv_len, last_page_len, kv_positions;
-  std::int64_t num_blocks = -1;  // of the pool; negative: not known
+  std::int64_t arena_address = 0;  // of the arena's copy on a GPU; 0: there is none
+  std::int64_t num_blocks = -1;    // of the pool; negative: not known
   const std::int64_t* scalars = nullptr;
   std::vector<LevelInput> levels;
 };
@@ -98,9 +100,24 @@ struct Task {
   std::int32_t request, tiles;
 };
 
-// Keys [kv_begin, kv_end) of a task for one KV head, done by one worker.
+// Keys [kv_begin, kv_end) of a task for one KV head, done by one worker of a group.
 struct Piece {
   std::int32_t task, head, kv_begin, kv_end, worker;
+};
+
+// Workers [first_worker, first_worker + groups · workers): `groups` groups of KV heads and workers that work alike, and
+// the pieces of the first.  All that follows counts the first group alone.
+struct Schedule {
+  std::int32_t first_worker, groups, heads, workers;
+  std::size_t piece_begin, piece_end;
+  std::size_t segment_begin, segment_end;  // of `segments_`
+  std::size_t merge_begin, merge_end;      // of `merges_`
+  std::int64_t parts, partial_rows;
+};
+
+// How much of each array of the arena is written.
+struct Cursor {
+  std::int32_t item, segment, merge, part, partial_row;
 };
 
 // Rows that are never separated: every task covers all of them or none.
@@ -127,6 +144,7 @@ class Planner {
   void read_lengths(const Input& input);
   void read_last_pages(const Ints& last, const Ints& indptr, std::int32_t* kv_len) const;
   void lay_out(const Input& input);
+  void describe();
   void read_lists(const Input& input);
   void read_block_rows(const Input& input);
   void add_row(std::int64_t list, std::int32_t level, std::int32_t token_begin, std::int32_t token_end,
@@ -156,6 +174,8 @@ class Planner {
 
   // plan_balance.cpp
   void balance();
+  void balance_queue(std::int32_t queue);
+  void unite();
   void chunk_all();
   void assign_longest_first();
   std::int64_t piece_cost(const Piece& piece) const;
@@ -165,11 +185,13 @@ class Planner {
 
   // plan_emit.cpp
   void emit();
-  void join();
-  void sort_pieces();
-  void make_items();
-  void write_worker(std::int32_t local, Item* items, Segment* segments, std::int32_t* worker_at) const;
-  void write_merges(Merge* merges, std::int32_t* parts) const;
+  void join(Schedule& schedule);
+  void place();
+  void sort_pieces(const Schedule& schedule);
+  void make_items(const Schedule& schedule);
+  void write(const Schedule& schedule, Cursor* done);
+  void write_worker(const Schedule& schedule, std::int32_t local, const Cursor& done);
+  void write_merges(const Schedule& schedule, const Cursor& done);
 
   const Task& task_at(std::int32_t i) const { return tasks_[static_cast<std::size_t>(i)]; }
   const TileCost& tile(const Task& task) const { return config_.tiles[static_cast<std::size_t>(task.tile)]; }
@@ -194,23 +216,23 @@ class Planner {
   std::vector<Unit> units_;
   std::vector<std::int32_t> stamp_;
 
-  std::int32_t heads_ = 0, groups_ = 1, workers_ = 0;  // KV heads and workers of one group; groups work alike
-  std::vector<std::int32_t> whole_tasks_, cut_tasks_, request_tasks_;
-  std::vector<Piece> pieces_;  // of the first group
+  std::int32_t heads_ = 0, workers_ = 0;  // KV heads and workers of one group of the queue that is being balanced
+  std::vector<std::int32_t> queue_tasks_, whole_tasks_, cut_tasks_, request_tasks_;
+  std::vector<Schedule> schedules_;
+  std::vector<Piece> pieces_, united_;  // of the first group of each schedule
   std::vector<std::pair<std::int64_t, std::int32_t>> weighted_, heap_;
   std::vector<std::int64_t> load_;
+  std::size_t first_piece_ = 0;                            // of the queue that is being balanced
   std::vector<std::int32_t> piece_begin_, segment_begin_;  // a worker of a group
 
   std::vector<std::int32_t> part_count_, merge_of_;  // a unit and KV head
   std::vector<Segment> segments_;
   std::vector<std::int32_t> piece_segments_;  // first segment of each piece
   std::vector<Merge> merges_;
-  std::vector<std::int32_t> merge_rows_;      // first partial row of each merge
+  std::vector<std::int32_t> merge_rows_;      // first partial row of each merge, of its schedule's
   std::vector<std::int32_t> order_;           // pieces by worker
   std::vector<Item> items_;                   // in this order
   std::vector<Segment> ordered_;
-  std::int32_t num_parts_ = 0;
-  std::int64_t partial_rows_ = 0;
 };
 
 // "`name[i]` is 3, …" without a sentence's worth of stream code at every check.

@@ -1,4 +1,4 @@
-// Gives pieces of (task, KV head) to workers.
+// Gives pieces of (task, KV head) to workers, queue by queue.
 //
 // Tasks of the prefill class go whole to the least loaded worker, longest first.  Tasks of the decode class, and any
 // that alone exceed the mean load, form one flattened (task, KV head, tile of keys) range that is cut where a worker
@@ -7,6 +7,7 @@
 //
 // Where all tasks are cut and gcd(workers, heads) = g > 1, g groups of heads / g heads and workers / g workers do the
 // same with neighbouring workers walking the KV heads of one tile in lockstep, and only the first group is scheduled.
+// NOTE: where queues that are grouped differently share merges, they are united into one ungrouped schedule.
 #include <algorithm>
 #include <numeric>
 
@@ -21,41 +22,80 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 void Planner::balance() {
   pieces_.clear();
-  cut_tasks_.clear();
-  groups_ = 1;
-  heads_ = config_.num_kv_heads;
-  workers_ = config_.num_workers;
+  schedules_.clear();
+  if (config_.batch_invariant) {
+    request_tasks_.assign(static_cast<std::size_t>(batch_), 0);
+    for (const Task& task : tasks_) ++request_tasks_[static_cast<std::size_t>(task.request)];
+  }
+  std::int32_t first_worker = 0;
+  for (std::size_t queue = 0; queue < config_.queues.size(); ++queue) {
+    const std::int32_t workers = config_.queues[queue];
+    first_piece_ = pieces_.size();
+    heads_ = config_.num_kv_heads;
+    workers_ = workers;
+    balance_queue(static_cast<std::int32_t>(queue));
+    Schedule& schedule = schedules_.emplace_back();
+    schedule = {first_worker, workers / workers_, heads_, workers_, first_piece_, pieces_.size(), 0, 0, 0, 0, 0, 0};
+    first_worker += workers;
+  }
+  const auto works = [](const Schedule& schedule) { return schedule.piece_begin < schedule.piece_end; };
+  if (shared_ && std::count_if(schedules_.begin(), schedules_.end(), works) > 1) unite();
+}
+
+void Planner::balance_queue(std::int32_t queue) {
+  queue_tasks_.clear();
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    if (tile(tasks_[i]).queue != queue) continue;
+    queue_tasks_.push_back(static_cast<std::int32_t>(i));
+    total += tasks_[i].cost;
+  }
   load_.assign(static_cast<std::size_t>(workers_), 0);
   if (config_.batch_invariant) return chunk_all();
-  std::int64_t total = 0;
-  for (const Task& task : tasks_) total += task.cost;
   const std::int64_t mean = ceil_div(total * heads_, workers_);
   whole_tasks_.clear();
-  for (std::size_t i = 0; i < tasks_.size(); ++i) {
-    const Task& task = tasks_[i];
-    const bool whole = tile(task).rows > kDecodeRows && task.cost <= mean;
-    (whole ? whole_tasks_ : cut_tasks_).push_back(static_cast<std::int32_t>(i));
+  cut_tasks_.clear();
+  for (const std::int32_t i : queue_tasks_) {
+    const bool whole = tile(task_at(i)).rows > kDecodeRows && task_at(i).cost <= mean;
+    (whole ? whole_tasks_ : cut_tasks_).push_back(i);
   }
   if (!whole_tasks_.empty()) {
     for (std::int32_t head = 0; head < heads_; ++head)
       for (const std::int32_t i : whole_tasks_) pieces_.push_back({i, head, task_at(i).kv_begin, task_at(i).kv_end, 0});
     assign_longest_first();
   } else {
-    groups_ = std::gcd(heads_, workers_);
-    heads_ /= groups_;
-    workers_ /= groups_;
+    const std::int32_t groups = std::gcd(heads_, workers_);
+    heads_ /= groups;
+    workers_ /= groups;
   }
   if (!cut_tasks_.empty()) cut(find_limit(), true);
+}
+
+// Makes one schedule of all queues' workers, whose merges may thus have parts from several queues.
+void Planner::unite() {
+  std::int32_t workers = 0;
+  united_.clear();
+  for (const Schedule& own : schedules_) {
+    for (std::int32_t g = 0; g < own.groups; ++g)
+      for (std::size_t i = own.piece_begin; i < own.piece_end; ++i) {
+        Piece piece = pieces_[i];
+        piece.head += g * own.heads;
+        piece.worker = own.first_worker + piece.worker * own.groups + g;
+        united_.push_back(piece);
+      }
+    workers += own.groups * own.workers;
+  }
+  pieces_.swap(united_);
+  schedules_.clear();
+  schedules_.push_back({0, 1, config_.num_kv_heads, workers, 0, pieces_.size(), 0, 0, 0, 0, 0, 0});
 }
 
 // With batch_invariant every request is cut alike in every batch: at absolute multiples of a chunk whose size depends
 // on the request's own lengths alone, the smallest of chunk_tiles · 2^k that leaves at most max_chunks pieces.
 void Planner::chunk_all() {
-  request_tasks_.assign(static_cast<std::size_t>(batch_), 0);
-  for (const Task& task : tasks_) ++request_tasks_[static_cast<std::size_t>(task.request)];
   for (std::int32_t head = 0; head < heads_; ++head)
-    for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      const Task& task = tasks_[i];
+    for (const std::int32_t i : queue_tasks_) {
+      const Task& task = task_at(i);
       const std::int64_t beside = std::int64_t{request_tasks_[static_cast<std::size_t>(task.request)]} *
                                   (tile(task).rows > kDecodeRows ? heads_ : 1);
       const std::int64_t most = std::max<std::int64_t>(1, config_.max_chunks / beside);
@@ -65,8 +105,7 @@ void Planner::chunk_all() {
       std::int64_t begin = task.kv_begin;
       do {
         const std::int64_t end = std::min<std::int64_t>((begin / chunk + 1) * chunk, task.kv_end);
-        pieces_.push_back({static_cast<std::int32_t>(i), head, static_cast<std::int32_t>(begin),
-                           static_cast<std::int32_t>(end), 0});
+        pieces_.push_back({i, head, static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end), 0});
         begin = end;
       } while (begin < task.kv_end);
     }
@@ -80,12 +119,12 @@ std::int64_t Planner::piece_cost(const Piece& piece) const {
   return cost.a + cost.b * ceil_div(piece.kv_end - piece.kv_begin, cost.keys) + (partial ? cost.c : 0);
 }
 
-// Sets the worker of every piece so far; equal costs keep their order and equal loads the lower worker.
+// Sets the worker of every piece of the queue so far; equal costs keep their order and equal loads the lower worker.
 void Planner::assign_longest_first() {
   using Weighted = std::pair<std::int64_t, std::int32_t>;
   std::vector<Weighted>& order = weighted_;
   order.clear();
-  for (std::size_t i = 0; i < pieces_.size(); ++i)
+  for (std::size_t i = first_piece_; i < pieces_.size(); ++i)
     order.emplace_back(-piece_cost(pieces_[i]), static_cast<std::int32_t>(i));
   std::sort(order.begin(), order.end());
   std::vector<Weighted>& heap = heap_;

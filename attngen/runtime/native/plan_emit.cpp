@@ -8,8 +8,11 @@ namespace attngen::plan {
 
 // Finds where rows have several partials and gives each a place: parts of a merge in the order of `pieces_`, which for
 // one task is the order of its keys.
-void Planner::join() {
-  const auto heads = static_cast<std::size_t>(heads_);
+void Planner::join(Schedule& schedule) {
+  schedule.segment_begin = schedule.segment_end = segments_.size();
+  schedule.merge_begin = schedule.merge_end = merges_.size();
+  if (schedule.piece_begin == schedule.piece_end) return;
+  const auto heads = static_cast<std::size_t>(schedule.heads);
   const std::size_t places = (shared_ ? units_.size() : tasks_.size()) * heads;
   part_count_.assign(places, 0);
   const auto each_unit = [&](const Piece& piece, auto visit) {
@@ -20,18 +23,13 @@ void Planner::join() {
       visit(unit, refs_[r].offset, units_[unit].packed_count);
     }
   };
-  for (const Piece& piece : pieces_)
-    each_unit(piece, [&](std::size_t unit, std::int32_t, std::int32_t) {
-      ++part_count_[unit * heads + static_cast<std::size_t>(piece.head)];
+  for (std::size_t i = schedule.piece_begin; i < schedule.piece_end; ++i)
+    each_unit(pieces_[i], [&](std::size_t unit, std::int32_t, std::int32_t) {
+      ++part_count_[unit * heads + static_cast<std::size_t>(pieces_[i].head)];
     });
   merge_of_.assign(places, -1);
-  merges_.clear();
-  merge_rows_.clear();
-  segments_.clear();
-  piece_segments_.clear();
-  partial_rows_ = 0;
-  std::int32_t parts = 0;
-  for (const Piece& piece : pieces_) {
+  for (std::size_t i = schedule.piece_begin; i < schedule.piece_end; ++i) {
+    const Piece& piece = pieces_[i];
     piece_segments_.push_back(static_cast<std::int32_t>(segments_.size()));
     each_unit(piece, [&](std::size_t unit, std::int32_t offset, std::int32_t count) {
       const std::size_t place = unit * heads + static_cast<std::size_t>(piece.head);
@@ -42,26 +40,55 @@ void Planner::join() {
       if (merge_of_[place] < 0) {
         merge_of_[place] = static_cast<std::int32_t>(merges_.size());
         const std::int32_t first = shared_ ? units_[unit].packed_begin : task_at(piece.task).packed_begin;
-        merges_.push_back({first, count, piece.head, parts, part_count_[place], 0});
-        merge_rows_.push_back(static_cast<std::int32_t>(partial_rows_));
-        parts += part_count_[place];
-        partial_rows_ += std::int64_t{count} * part_count_[place];
+        merges_.push_back({first, count, piece.head, static_cast<std::int32_t>(schedule.parts), part_count_[place], 0});
+        merge_rows_.push_back(static_cast<std::int32_t>(schedule.partial_rows));
+        schedule.parts += part_count_[place];
+        schedule.partial_rows += std::int64_t{count} * part_count_[place];
       }
-      Merge& merge = merges_[static_cast<std::size_t>(merge_of_[place])];
-      const std::int32_t row = merge_rows_[static_cast<std::size_t>(merge_of_[place])] + merge.arrivals++ * count;
-      segments_.push_back({offset, count, row, merge_of_[place]});
+      const auto merge = static_cast<std::size_t>(merge_of_[place]);
+      const std::int32_t row = merge_rows_[merge] + merges_[merge].arrivals++ * count;
+      segments_.push_back({offset, count, row, static_cast<std::int32_t>(merge - schedule.merge_begin)});
     });
   }
-  piece_segments_.push_back(static_cast<std::int32_t>(segments_.size()));
-  num_parts_ = parts;
+  schedule.segment_end = segments_.size();
+  schedule.merge_end = merges_.size();
+}
+
+// Gives each array its place in the arena.
+void Planner::place() {
+  std::int64_t items = 0, segments = 0, merges = 0, parts = 0, rows = 0;
+  for (const Schedule& schedule : schedules_) {
+    items += schedule.groups * static_cast<std::int64_t>(schedule.piece_end - schedule.piece_begin);
+    segments += schedule.groups * static_cast<std::int64_t>(schedule.segment_end - schedule.segment_begin);
+    merges += schedule.groups * static_cast<std::int64_t>(schedule.merge_end - schedule.merge_begin);
+    parts += schedule.groups * schedule.parts;
+    rows += schedule.groups * schedule.partial_rows;
+  }
+  // NOTE: limits.py proves that these never fail for a batch inside the limits.
+  if (rows > config_.limits.partial_rows || merges > config_.limits.merges)
+    throw Fault(text("workspace holds %lld partial rows and %lld merges, got %lld and %lld",
+                     static_cast<long long>(config_.limits.partial_rows), static_cast<long long>(config_.limits.merges),
+                     static_cast<long long>(rows), static_cast<long long>(merges)));
+  auto* header = at<PlanHeader>(0);
+  header->items_at = allocate(items * static_cast<std::int64_t>(sizeof(Item)), 64);
+  header->segments_at = allocate(segments * static_cast<std::int64_t>(sizeof(Segment)));
+  header->merges_at = allocate(merges * static_cast<std::int64_t>(sizeof(Merge)));
+  header->parts_at = allocate(parts * 4);
+  header->num_items = static_cast<std::int32_t>(items);
+  header->num_segments = static_cast<std::int32_t>(segments);
+  header->num_merges = static_cast<std::int32_t>(merges);
+  header->num_parts = static_cast<std::int32_t>(parts);
+  header->num_partial_rows = static_cast<std::int32_t>(rows);
+  header->bytes = used_;
+  header->num_slots = num_slots_;
 }
 
 // Orders pieces by worker, keeping their order inside one; counts items and segments a worker.
-void Planner::sort_pieces() {
-  const auto workers = static_cast<std::size_t>(workers_);
+void Planner::sort_pieces(const Schedule& schedule) {
+  const auto workers = static_cast<std::size_t>(schedule.workers);
   piece_begin_.assign(workers + 1, 0);
   segment_begin_.assign(workers + 1, 0);
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+  for (std::size_t i = schedule.piece_begin; i < schedule.piece_end; ++i) {
     const auto worker = static_cast<std::size_t>(pieces_[i].worker);
     ++piece_begin_[worker + 1];
     segment_begin_[worker + 1] += piece_segments_[i + 1] - piece_segments_[i];
@@ -70,18 +97,18 @@ void Planner::sort_pieces() {
     piece_begin_[w + 1] += piece_begin_[w];
     segment_begin_[w + 1] += segment_begin_[w];
   }
-  order_.resize(pieces_.size());
+  order_.resize(schedule.piece_end - schedule.piece_begin);
   stamp_.assign(piece_begin_.begin(), piece_begin_.end());
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+  for (std::size_t i = schedule.piece_begin; i < schedule.piece_end; ++i) {
     const std::int32_t place = stamp_[static_cast<std::size_t>(pieces_[i].worker)]++;
     order_[static_cast<std::size_t>(place)] = static_cast<std::int32_t>(i);
   }
 }
 
 // The first group's items by worker; their segments are numbered by worker too.
-void Planner::make_items() {
-  items_.resize(pieces_.size());
-  ordered_.resize(segments_.size());
+void Planner::make_items(const Schedule& schedule) {
+  items_.resize(order_.size());
+  ordered_.resize(schedule.segment_end - schedule.segment_begin);
   std::int32_t segment = 0;
   for (std::size_t n = 0; n < order_.size(); ++n) {
     const auto i = static_cast<std::size_t>(order_[n]);
@@ -107,77 +134,82 @@ void Planner::make_items() {
 }
 
 // Copies the first group's items for every group: worker `local` of each lie side by side, so that they are neighbours.
-void Planner::write_worker(std::int32_t local, Item* items, Segment* segments, std::int32_t* worker_at) const {
+void Planner::write_worker(const Schedule& schedule, std::int32_t local, const Cursor& done) {
   const auto w = static_cast<std::size_t>(local);
   const std::int32_t item_begin = piece_begin_[w], count = piece_begin_[w + 1] - item_begin;
   const std::int32_t segment_begin = segment_begin_[w], segment_count = segment_begin_[w + 1] - segment_begin;
-  const auto merges = static_cast<std::int32_t>(merges_.size()), rows = static_cast<std::int32_t>(partial_rows_);
+  const auto merges = static_cast<std::int32_t>(schedule.merge_end - schedule.merge_begin);
+  const auto rows = static_cast<std::int32_t>(schedule.partial_rows);
   const Item* own_items = items_.data() + item_begin;
   const Segment* own_segments = ordered_.data() + segment_begin;
-  const std::int32_t groups = groups_, heads = heads_;
-  for (std::int32_t g = 0; g < groups; ++g) {
-    const std::int32_t first = groups * item_begin + g * count;
-    const std::int32_t moved = groups * segment_begin + g * segment_count - segment_begin;
-    worker_at[local * groups + g] = first;
+  const auto* header = at<PlanHeader>(0);
+  Worker* workers = at<Worker>(header->workers_at) + schedule.first_worker + local * schedule.groups;
+  Item* items = at<Item>(header->items_at);
+  Segment* segments = at<Segment>(header->segments_at);
+  for (std::int32_t g = 0; g < schedule.groups; ++g) {
+    const std::int32_t first = done.item + schedule.groups * item_begin + g * count;
+    const std::int32_t moved = done.segment + schedule.groups * segment_begin + g * segment_count - segment_begin;
     for (std::int32_t n = 0; n < count; ++n) {
       Item& item = items[first + n];
       item = own_items[n];
-      item.kv_head = own_items[n].kv_head + g * heads;
+      item.kv_head = own_items[n].kv_head + g * schedule.heads;
       item.segment_begin = own_items[n].segment_begin + moved;
     }
     for (std::int32_t n = 0; n < segment_count; ++n) {
       const bool through = own_segments[n].merge < 0;
       Segment& segment = segments[segment_begin + moved + n];
       segment = own_segments[n];
-      segment.partial = own_segments[n].partial + (through ? 0 : g * rows);
-      segment.merge = own_segments[n].merge + (through ? 0 : g * merges);
+      segment.partial = own_segments[n].partial + (through ? 0 : done.partial_row + g * rows);
+      segment.merge = own_segments[n].merge + (through ? 0 : done.merge + g * merges);
     }
+    workers[g].item_begin = first;
+    workers[g].item_end = first + count;
+    if (count > 0) workers[g].first = items[first];
   }
 }
 
-void Planner::emit() {
-  join();
-  sort_pieces();
-  make_items();
-  auto* header = at<PlanHeader>(0);
-  const std::int64_t items = std::int64_t{groups_} * static_cast<std::int64_t>(pieces_.size());
-  const std::int64_t segments = std::int64_t{groups_} * static_cast<std::int64_t>(segments_.size());
-  const std::int64_t merges = std::int64_t{groups_} * static_cast<std::int64_t>(merges_.size());
-  const std::int64_t parts = std::int64_t{groups_} * num_parts_, rows = partial_rows_ * groups_;
-  // NOTE: limits.py proves that these never fail for a batch inside the limits.
-  if (rows > config_.limits.partial_rows || merges > config_.limits.merges)
-    throw Fault(text("workspace holds %lld partial rows and %lld merges, got %lld and %lld",
-                     static_cast<long long>(config_.limits.partial_rows), static_cast<long long>(config_.limits.merges),
-                     static_cast<long long>(rows), static_cast<long long>(merges)));
-  header->items_at = allocate(items * static_cast<std::int64_t>(sizeof(Item)), 64);
-  header->segments_at = allocate(segments * static_cast<std::int64_t>(sizeof(Segment)));
-  header->merges_at = allocate(merges * static_cast<std::int64_t>(sizeof(Merge)));
-  header->parts_at = allocate(parts * 4);
-  header->num_items = static_cast<std::int32_t>(items);
-  header->num_segments = static_cast<std::int32_t>(segments);
-  header->num_merges = static_cast<std::int32_t>(merges);
-  header->num_parts = static_cast<std::int32_t>(parts);
-  header->num_partial_rows = static_cast<std::int32_t>(rows);
-  header->bytes = used_;
-  header->num_slots = num_slots_;
-  auto* worker_at = at<std::int32_t>(header->worker_at);
-  for (std::int32_t w = 0; w < workers_; ++w)
-    write_worker(w, at<Item>(header->items_at), at<Segment>(header->segments_at), worker_at);
-  worker_at[config_.num_workers] = header->num_items;
-  for (const Piece& piece : pieces_) header->num_empty += piece.kv_begin == piece.kv_end ? groups_ : 0;
-  write_merges(at<Merge>(header->merges_at), at<std::int32_t>(header->parts_at));
+void Planner::write_merges(const Schedule& schedule, const Cursor& done) {
+  const auto* header = at<PlanHeader>(0);
+  Merge* to = at<Merge>(header->merges_at) + done.merge;
+  auto* parts = at<std::int32_t>(header->parts_at);
+  for (std::int32_t g = 0; g < schedule.groups; ++g)
+    for (std::size_t m = schedule.merge_begin; m < schedule.merge_end; ++m) {
+      Merge merge = merges_[m];
+      merge.kv_head += g * schedule.heads;
+      merge.part_begin += done.part + g * static_cast<std::int32_t>(schedule.parts);
+      const std::int32_t first =
+          done.partial_row + merge_rows_[m] + g * static_cast<std::int32_t>(schedule.partial_rows);
+      for (std::int32_t p = 0; p < merge.part_count; ++p) parts[merge.part_begin + p] = first + p * merge.packed_count;
+      *to++ = merge;
+    }
 }
 
-void Planner::write_merges(Merge* merges, std::int32_t* parts) const {
-  for (std::int32_t g = 0; g < groups_; ++g)
-    for (std::size_t m = 0; m < merges_.size(); ++m) {
-      Merge merge = merges_[m];
-      merge.kv_head += g * heads_;
-      merge.part_begin += g * num_parts_;
-      const auto first = static_cast<std::int32_t>(merge_rows_[m] + g * partial_rows_);
-      for (std::int32_t p = 0; p < merge.part_count; ++p) parts[merge.part_begin + p] = first + p * merge.packed_count;
-      *merges++ = merge;
-    }
+// Writes one schedule behind those before it.
+void Planner::write(const Schedule& schedule, Cursor* done) {
+  sort_pieces(schedule);
+  make_items(schedule);
+  for (std::int32_t w = 0; w < schedule.workers; ++w) write_worker(schedule, w, *done);
+  write_merges(schedule, *done);
+  const std::int32_t groups = schedule.groups;
+  std::int32_t& empty = at<PlanHeader>(0)->num_empty;
+  for (const Item& item : items_) empty += item.kv_begin == item.kv_end ? groups : 0;
+  done->item += groups * static_cast<std::int32_t>(items_.size());
+  done->segment += groups * static_cast<std::int32_t>(ordered_.size());
+  done->merge += groups * static_cast<std::int32_t>(schedule.merge_end - schedule.merge_begin);
+  done->part += groups * static_cast<std::int32_t>(schedule.parts);
+  done->partial_row += groups * static_cast<std::int32_t>(schedule.partial_rows);
+}
+
+void Planner::emit() {
+  merges_.clear();
+  merge_rows_.clear();
+  segments_.clear();
+  piece_segments_.clear();
+  for (Schedule& schedule : schedules_) join(schedule);
+  piece_segments_.push_back(static_cast<std::int32_t>(segments_.size()));
+  place();
+  Cursor done{};
+  for (const Schedule& schedule : schedules_) write(schedule, &done);
 }
 
 Planner::Planner(Config config, KeyBounds bounds) : config_(std::move(config)), bounds_(std::move(bounds)) {}

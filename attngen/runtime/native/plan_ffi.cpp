@@ -2,6 +2,7 @@
 #include <tvm/ffi/tvm_ffi.h>
 
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "plan.hpp"
@@ -29,7 +30,9 @@ Config read_config(Reader& words) {
   config.num_qo_heads = words.next32();
   config.num_kv_heads = words.next32();
   config.group = config.num_qo_heads / config.num_kv_heads;
-  config.num_workers = words.next32();
+  for (std::int64_t queues = words.next(); queues > 0; --queues) config.queues.push_back(words.next32());
+  config.num_workers = std::accumulate(config.queues.begin(), config.queues.end(), 0);
+  config.num_scalars = words.next32();
   config.storage = static_cast<Storage>(words.next());
   config.block_size = words.next32();
   config.block_rows = words.next32();
@@ -44,6 +47,7 @@ Config read_config(Reader& words) {
     TileCost tile{};
     tile.rows = words.next32();
     tile.keys = words.next32();
+    tile.queue = words.next32();
     tile.a = words.next();
     tile.b = words.next();
     tile.c = words.next();
@@ -52,16 +56,15 @@ Config read_config(Reader& words) {
   return config;
 }
 
-KeyBounds read_bounds(Reader& words, std::int32_t* num_scalars) {
+KeyBounds read_bounds(Reader& words, std::int32_t num_scalars) {
   const bool has_mask = words.next() != 0;
-  *num_scalars = words.next32();
   std::vector<KeyBounds::Program> programs(static_cast<std::size_t>(words.next()));
   for (KeyBounds::Program& program : programs)
     for (std::int64_t steps = words.next(); steps > 0; --steps) {
       const auto op = static_cast<BoundOp>(words.next());
       program.emplace_back(op, words.next());
     }
-  return KeyBounds(std::move(programs), has_mask, *num_scalars);
+  return KeyBounds(std::move(programs), has_mask, num_scalars);
 }
 
 Ints read_ints(const ffi::AnyView& value, const char* name) {
@@ -93,13 +96,15 @@ class Call {
     input.arena = static_cast<std::byte*>(arena.data_ptr()) + arena.byte_offset();
     input.arena_bytes = arena.numel();
     input.num_blocks = args[1] == nullptr ? -1 : args[1].cast<std::int64_t>();
-    input.qo_indptr = read_ints(args[2], "qo_indptr");
-    input.kv_indptr = read_ints(args[3], "kv_indptr");
-    input.kv_indices = read_ints(args[4], "kv_indices");
-    input.kv_len = read_ints(args[5], "kv_len");
-    input.last_page_len = read_ints(args[6], "last_page_len");
-    input.kv_positions = read_ints(args[7], "kv_positions");
-    std::int32_t next = 8;
+    input.arena_address = args[2].cast<std::int64_t>();
+    device_ = args[3].cast<std::int32_t>();
+    input.qo_indptr = read_ints(args[4], "qo_indptr");
+    input.kv_indptr = read_ints(args[5], "kv_indptr");
+    input.kv_indices = read_ints(args[6], "kv_indices");
+    input.kv_len = read_ints(args[7], "kv_len");
+    input.last_page_len = read_ints(args[8], "last_page_len");
+    input.kv_positions = read_ints(args[9], "kv_positions");
+    std::int32_t next = 10;
     scalars_.clear();
     for (std::int32_t i = 0; i < num_scalars_; ++i) scalars_.push_back(args[next++].cast<std::int64_t>());
     input.scalars = scalars_.data();
@@ -123,7 +128,7 @@ class Call {
 
  private:
   Planner* planner_;
-  std::int32_t num_scalars_;
+  std::int32_t num_scalars_, device_ = 0;
   Input input_{};
   std::vector<std::int64_t> scalars_;
 };
@@ -141,9 +146,9 @@ auto checked(Body body) {
 ffi::Function make_planner(const ffi::Array<std::int64_t>& words) {
   return checked([&] {
     Reader reader(words);
-    std::int32_t num_scalars = 0;
     Config config = read_config(reader);
-    KeyBounds bounds = read_bounds(reader, &num_scalars);
+    const std::int32_t num_scalars = config.num_scalars;
+    KeyBounds bounds = read_bounds(reader, num_scalars);
     if (!reader.done()) throw Fault("planner: the configuration has words left over");
     auto planner = std::make_shared<Planner>(std::move(config), std::move(bounds));
     auto call = std::make_shared<Call>(planner.get(), num_scalars);

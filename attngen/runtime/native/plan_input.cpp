@@ -150,12 +150,30 @@ void Planner::read(const Input& input) {
   tokens_.clear();
   block_sizes_.clear();
   shared_ = !input.levels.empty();
-  allocate(sizeof(PlanHeader), 64);
-  at<PlanHeader>(0)->version = 0;  // no plan, until this one is whole
+  lay_out(input);
   read_requests(input);
   read_lengths(input);
-  lay_out(input);
+  describe();
   read_lists(input);
+}
+
+// The fixed part of the arena: the header, worker records, levels and scalars.
+void Planner::lay_out(const Input& input) {
+  static_assert(sizeof(PlanHeader) <= kWorkersAt && sizeof(Worker) == 128 && sizeof(Item) == 64);
+  allocate(kWorkersAt);
+  auto* header = at<PlanHeader>(0);
+  *header = PlanHeader{};  // version 0: no plan, until this one is whole
+  if (shared_ && config_.batch_invariant) throw Fault("levels are given, but batch_invariant plans have none");
+  need_limit("levels", static_cast<std::int64_t>(input.levels.size()), config_.limits.levels, "levels");
+  // The last level numbers token rows directly; items of rows without keys belong to it.
+  const std::int64_t levels = static_cast<std::int64_t>(input.levels.size()) + 1;
+  header->num_workers = config_.num_workers;
+  header->num_levels = static_cast<std::int32_t>(levels);
+  header->workers_at = allocate(config_.num_workers * static_cast<std::int64_t>(sizeof(Worker)));
+  header->levels_at = allocate((config_.limits.levels + 1) * static_cast<std::int64_t>(sizeof(Level)));
+  header->scalars_at = allocate(config_.num_scalars * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  std::fill_n(at<Level>(header->levels_at), levels, Level{0, 0, 0, config_.block_size, 0});
+  std::copy_n(input.scalars, config_.num_scalars, at<std::int64_t>(header->scalars_at));
 }
 
 void Planner::read_requests(const Input& input) {
@@ -242,27 +260,17 @@ void Planner::read_lengths(const Input& input) {
   need_limit("kv_tokens", total, config_.limits.kv_tokens, "keys in total");
 }
 
-// Places that don't depend on the schedule.
-void Planner::lay_out(const Input& input) {
-  if (shared_ && config_.batch_invariant) throw Fault("levels are given, but batch_invariant plans have none");
-  need_limit("levels", static_cast<std::int64_t>(input.levels.size()), config_.limits.levels, "levels");
-  // The last level numbers token rows directly; items of rows without keys belong to it.
-  const std::int64_t levels = static_cast<std::int64_t>(input.levels.size()) + 1;
+// What the header says of the batch.
+void Planner::describe() {
   auto* header = at<PlanHeader>(0);
-  *header = PlanHeader{};
-  header->num_workers = config_.num_workers;
   header->batch = batch_;
   header->num_rows = num_rows_;
-  header->num_levels = static_cast<std::int32_t>(levels);
   header->max_q_len = max_q_len_;
   header->max_kv_len = max_kv_len_;
   const auto offset = [this](const void* place) { return static_cast<const std::byte*>(place) - arena_; };
   header->qo_indptr_at = offset(qo_);
   header->row_request_at = offset(row_request_);
   header->kv_len_at = offset(kv_len_);
-  header->worker_at = allocate((std::int64_t{config_.num_workers} + 1) * 4);
-  header->levels_at = allocate(levels * static_cast<std::int64_t>(sizeof(Level)));
-  for (std::int64_t i = 0; i < levels; ++i) at<Level>(header->levels_at)[i] = Level{0, 0, 0, config_.block_size, 0};
 }
 
 void Planner::read_lists(const Input& input) {

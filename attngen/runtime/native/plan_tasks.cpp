@@ -1,6 +1,5 @@
 // Cuts block rows into tasks, and rows into the units that merges own.
 #include <algorithm>
-#include <limits>
 
 #include "plan.hpp"
 
@@ -177,12 +176,12 @@ void Planner::find_units() {
 
 // Rows that no task covers see no key; they get items of their own that say so.
 void Planner::cover_rest() {
-  const std::int32_t tile = tile_for(std::numeric_limits<std::int64_t>::max());
-  const TileCost& cost = config_.tiles[static_cast<std::size_t>(tile)];
-  const std::int32_t step = cost.rows;
   const auto known = units_.size();
   for (std::size_t i = 0; i < known; ++i) {
     const Unit unit = units_[i];
+    const std::int32_t tile = tile_for(unit.packed_count);
+    const TileCost& cost = config_.tiles[static_cast<std::size_t>(tile)];
+    const std::int32_t step = cost.rows;
     for (std::int32_t done = 0; stamp_[i] == 0 && done < unit.packed_count; done += step) {
       const std::int32_t begin = unit.packed_begin + done, count = std::min(step, unit.packed_count - done);
       const auto level = static_cast<std::int32_t>(tokens_.size()) - 1;  // the one that numbers token rows directly

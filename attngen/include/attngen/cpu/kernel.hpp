@@ -61,7 +61,8 @@ class Kernel {
   }
 
   void run(std::int32_t worker) {
-    for (std::int32_t i = plan_.worker[worker]; i < plan_.worker[worker + 1]; ++i) run(plan_.items[i]);
+    const Worker& own = plan_.workers[worker];
+    for (std::int32_t i = own.item_begin; i < own.item_end; ++i) run(plan_.items[i]);
   }
 
  private:

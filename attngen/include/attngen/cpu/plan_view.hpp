@@ -14,7 +14,7 @@ struct PlanView {
         qo_indptr(at<std::int32_t>(header->qo_indptr_at)),
         kv_len(at<std::int32_t>(header->kv_len_at)),
         row_request(at<std::int32_t>(header->row_request_at)),
-        worker(at<std::int32_t>(header->worker_at)),
+        workers(at<Worker>(kWorkersAt)),
         items(at<Item>(header->items_at)),
         segments(at<Segment>(header->segments_at)),
         merges(at<Merge>(header->merges_at)),
@@ -38,7 +38,7 @@ struct PlanView {
   const std::int32_t* qo_indptr;
   const std::int32_t* kv_len;
   const std::int32_t* row_request;
-  const std::int32_t* worker;
+  const Worker* workers;
   const Item* items;
   const Segment* segments;
   const Merge* merges;
