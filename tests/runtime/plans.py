@@ -61,6 +61,7 @@ def window(n: int) -> Allowed:
 
 
 SMALL_TILES = (Tile(4, 4, 0.0, 1.0, 0.0), Tile(16, 4, 0.0, 1.0, 0.0))
+QUEUED_TILES = (Tile(4, 4, 1.0, 1.0, 0.5), Tile(64, 8, 2.0, 5.0, 2.0))
 COSTLY_TILES = (Tile(4, 4, 3.0, 1.0, 0.5), Tile(16, 8, 4.0, 2.5, 1.0), Tile(64, 8, 5.0, 5.0, 2.0))
 
 
@@ -153,7 +154,7 @@ def check_plan(plan: Plan, config: PlanConfig, batch: Batch, allowed: Allowed, s
     header = plan.header
     group = config.group
     assert plan.qo_indptr == tuple(batch.qo_indptr) and plan.kv_len == tuple(batch.kv_len)
-    assert plan.worker[0] == 0 and plan.worker[-1] == header.num_items and list(plan.worker) == sorted(plan.worker)
+    check_workers(plan, config)
     assert sum(item.kv_begin == item.kv_end for item in plan.items) == header.num_empty
     visits: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
     for item in plan.items:
@@ -179,6 +180,18 @@ def check_plan(plan: Plan, config: PlanConfig, batch: Batch, allowed: Allowed, s
                     check_row(seen, {kv for kv in range(kv_len) if allowed(pos, kv)}, batch, b, slots)
     assert not visits
     check_partials(plan, config)
+
+
+def check_workers(plan: Plan, config: PlanConfig) -> None:
+    """Items stand by worker, those of a queue with its workers, and each worker has a copy of its first."""
+    assert plan.worker[0] == 0 and plan.worker[-1] == plan.header.num_items
+    assert list(plan.worker) == sorted(plan.worker) and len(plan.worker) == config.num_workers + 1
+    assert plan.header.levels_at == config.levels_at and plan.header.scalars_at == config.scalars_at
+    for queue, (first, workers) in enumerate(zip(config.first_workers, config.queues, strict=True)):
+        for worker in range(first, first + workers):
+            items = plan.queue(worker)
+            assert plan.first[worker] == (items[0] if items else None)
+            assert all(config.tile_queues[item.tile] == queue for item in items)
 
 
 def check_row(seen: list[tuple[int, int, bool]], needed: set[int], batch: Batch, request: int, slots: bool) -> None:

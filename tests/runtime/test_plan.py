@@ -67,10 +67,64 @@ def test_every_key_once(
     plans.check_plan(plan, config, batch, allowed)
 
 
+two_queues = st.tuples(st.integers(1, 9), st.integers(1, 9)).map(
+    lambda workers: {"queues": workers, "tiles": plans.QUEUED_TILES, "tile_queues": (0, 1), "num_workers": 0}
+)
+
+
 @FEW
-@given(lengths, masks, st.integers(0, 5), st.integers(1, 7), st.sampled_from([plans.SMALL_TILES, plans.COSTLY_TILES]))
+@given(lengths, masks, st.sampled_from([(2, 2), (6, 6), (8, 2)]), two_queues, st.booleans())
+def test_two_queues_cover_every_key_once(
+    shape: list[tuple[int, int]], mask: str, heads: tuple[int, int], queues: dict[str, object], batch_invariant: bool
+) -> None:
+    batch = plans.paged_batch([q for q, _ in shape], [kv for _, kv in shape], 3)
+    changes, scalars, allowed = with_mask(mask)
+    config = plans.make_config(
+        batch, num_qo_heads=heads[0], num_kv_heads=heads[1], batch_invariant=batch_invariant, **queues, **changes
+    )
+    planner = plans.make_planner(config)
+    used = planner.plan(**batch.paged(), scalars=scalars)
+    plan = planner.read()
+    assert plan.header.bytes == used <= planner.arena.numel()
+    plans.check_plan(plan, config, batch, allowed)
+    assert sum(planner.stats()["queues"]) == plan.header.num_items
+    assert list(plan.scalars(len(scalars))) == scalars
+
+
+def test_each_queue_is_balanced_over_its_own_workers() -> None:
+    batch = plans.paged_batch([1] * 16 + [256] * 4, [2048] * 20, 16)
+    tiles = (Tile(16, 64, 0.0, 1.0, 0.0), Tile(64, 64, 0.0, 3.0, 0.0))
+    config = plans.make_config(
+        batch, num_qo_heads=16, num_kv_heads=4, num_workers=0, queues=(12, 7), tiles=tiles, tile_queues=(0, 1)
+    )
+    planner = plans.make_planner(config)
+    planner.plan(**batch.paged())
+    plan = planner.read()
+    plans.check_plan(plan, config, batch, plans.everything)
+    loads = [sum(item_cost(item, plan, config) for item in plan.queue(worker)) for worker in range(19)]
+    for own in (loads[:12], loads[12:]):
+        assert max(own) <= sum(own) / len(own) * 1.1 + 1
+    for first in range(0, 12, 4):  # neighbours walk the heads of one tile, whatever the other queue does
+        assert [item.kv_head for worker in range(first, first + 4) for item in plan.queue(worker)[:1]] == [0, 1, 2, 3]
+    assert planner.stats()["queues"][0] >= 64 and planner.stats()["queues"][1] == 4 * 4 * 16
+
+
+@FEW
+@given(
+    lengths,
+    masks,
+    st.integers(0, 5),
+    st.one_of(
+        two_queues,
+        st.builds(
+            lambda workers, tiles: {"num_workers": workers, "tiles": tiles},
+            st.integers(1, 7),
+            st.sampled_from([plans.SMALL_TILES, plans.COSTLY_TILES]),
+        ),
+    ),
+)
 def test_levels_cover_every_key_once(
-    shape: list[tuple[int, int]], mask: str, shared: int, workers: int, tiles: tuple[Tile, ...]
+    shape: list[tuple[int, int]], mask: str, shared: int, queues: dict[str, object]
 ) -> None:
     page_size = 4
     q_len = [q for q, _ in shape]
@@ -82,7 +136,7 @@ def test_levels_cover_every_key_once(
         return
     changes, scalars, allowed = with_mask(mask)
     limits = Limits(batch=len(shape), q_tokens=sum(q_len), kv_tokens=sum(kv_len), levels=2)
-    config = plans.make_config(batch, num_qo_heads=6, num_workers=workers, tiles=tiles, limits=limits, **changes)
+    config = plans.make_config(batch, num_qo_heads=6, limits=limits, **queues, **changes)
     planner = plans.make_planner(config)
     planner.plan(qo_indptr=batch.qo_indptr, kv_len=kv_len, levels=plans.levels_of(batch, shared), scalars=scalars)
     plans.check_plan(planner.read(), config, batch, allowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,15 +14,28 @@ from attngen.runtime.plan import Level, Planner
 
 from . import plans
 
+# Tiles, and the queue of each.
 TILES = st.sampled_from(
     [
-        plans.COSTLY_TILES,
-        (Tile(1, 1, 0.0, 1.0, 0.0),),
-        (Tile(16, 4, 1.0, 1.0, 0.1),),
-        (Tile(128, 16, 1.0, 1.0, 0.1),),
-        (Tile(4, 4, 0.0, 1.0, 0.0), Tile(64, 4, 0.0, 1.0, 0.0)),
+        (plans.QUEUED_TILES, (0, 1)),
+        (plans.QUEUED_TILES, (1, 0)),
+        (plans.COSTLY_TILES, (0, 1, 1)),
+        (plans.COSTLY_TILES, (0, 0, 0)),
+        ((Tile(1, 1, 0.0, 1.0, 0.0),), (0,)),
+        ((Tile(16, 4, 1.0, 1.0, 0.1),), (0,)),
+        ((Tile(128, 16, 1.0, 1.0, 0.1),), (0,)),
+        ((Tile(4, 4, 0.0, 1.0, 0.0), Tile(64, 4, 0.0, 1.0, 0.0)), (0, 0)),
     ]
 )
+
+
+Tiles = tuple[tuple[Tile, ...], tuple[int, ...]]
+
+
+def queued(tiles: Tiles, workers: int) -> dict[str, Any]:
+    """`workers` in the first queue, and some in each other."""
+    queues = (workers, workers // 2 + 1)[: max(tiles[1]) + 1]
+    return {"tiles": tiles[0], "tile_queues": tiles[1], "queues": queues}
 
 
 def split(total: int, most: int, parts: int, rng: random.Random) -> list[int]:
@@ -49,13 +63,13 @@ def fits(planner: Planner) -> None:
     st.sampled_from([(1, 1), (6, 2), (5, 5), (64, 1)]), st.booleans(), st.integers(0, 2**32),
 )  # fmt: skip
 def test_paged_batches(
-    batch: int, rows: int, keys: int, workers: int, tiles: tuple[Tile, ...], heads: tuple[int, int],
+    batch: int, rows: int, keys: int, workers: int, tiles: Tiles, heads: tuple[int, int],
     batch_invariant: bool, seed: int,
 ) -> None:  # fmt: skip
     rng = random.Random(seed)
     limits = Limits(batch=batch, q_tokens=rows, kv_tokens=keys, q_len=rng.randint(0, rows), kv_len=rng.randint(0, keys))
     config = PlanConfig(
-        num_qo_heads=heads[0], num_kv_heads=heads[1], num_workers=workers, limits=limits, tiles=tiles,
+        num_qo_heads=heads[0], num_kv_heads=heads[1], limits=limits, **queued(tiles, workers),
         block_size=rng.choice([1, 3, 16]), batch_invariant=batch_invariant,
     )  # fmt: skip
     planner = plans.make_planner(config)
@@ -70,7 +84,7 @@ def test_paged_batches(
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(1, 3), st.integers(1, 9), TILES, st.integers(0, 2**32))
-def test_level_batches(batch: int, rows: int, levels: int, workers: int, tiles: tuple[Tile, ...], seed: int) -> None:
+def test_level_batches(batch: int, rows: int, levels: int, workers: int, tiles: Tiles, seed: int) -> None:
     """Lists of any token rows in any order, as many and as ragged as the limits let them be."""
     rng = random.Random(seed)
     q_len = split(rows, rows, batch, rng)
@@ -96,7 +110,7 @@ def test_level_batches(batch: int, rows: int, levels: int, workers: int, tiles: 
     )
     heads = rng.choice([(1, 1), (6, 2), (14, 2), (64, 1)])
     config = PlanConfig(
-        num_qo_heads=heads[0], num_kv_heads=heads[1], num_workers=workers, limits=limits, tiles=tiles, block_size=page
+        num_qo_heads=heads[0], num_kv_heads=heads[1], limits=limits, **queued(tiles, workers), block_size=page
     )
     planner = plans.make_planner(config)
     planner.plan(qo_indptr=plans.Batch(q_len, []).qo_indptr, kv_len=[keys] * batch, levels=views)
@@ -108,14 +122,14 @@ def test_level_batches(batch: int, rows: int, levels: int, workers: int, tiles: 
 @given(st.integers(1, 5), st.integers(1, 30), st.integers(1, 6), st.integers(1, 5), TILES, st.booleans(),
        st.integers(0, 2**32))  # fmt: skip
 def test_block_sparse_batches(
-    batch: int, rows: int, br: int, bc: int, tiles: tuple[Tile, ...], batch_invariant: bool, seed: int
+    batch: int, rows: int, br: int, bc: int, tiles: Tiles, batch_invariant: bool, seed: int
 ) -> None:
     rng = random.Random(seed)
     q_len = split(rows, rows, batch, rng)
     kv_len = [rng.randint(0, 40) for _ in q_len]
     limits = Limits(batch=batch, q_tokens=sum(q_len), kv_tokens=40 * batch, kv_len=40)
     config = PlanConfig(
-        num_qo_heads=6, num_kv_heads=2, num_workers=5, limits=limits, tiles=tiles, storage="block_sparse",
+        num_qo_heads=6, num_kv_heads=2, limits=limits, **queued(tiles, 5), storage="block_sparse",
         block_size=bc, block_rows=br, batch_invariant=batch_invariant,
     )  # fmt: skip
     most = -(-40 // bc)
