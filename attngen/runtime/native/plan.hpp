@@ -51,11 +51,11 @@ struct Config {
   std::vector<TileCost> tiles;       // in the order of the manifests
 };
 
-// A caller's array of 32- or 64-bit integers in host memory.
+// A caller's array of 32- or 64-bit integers in host memory, or of 32-bit ones on the GPU that only kernels read.
 struct Ints {
   const void* data = nullptr;
   std::int64_t size = 0;
-  bool given = false, wide = false;
+  bool given = false, wide = false, device = false;
 
   std::int64_t operator[](std::int64_t i) const {
     return wide ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
@@ -154,6 +154,10 @@ class Planner {
   void read_level(const LevelInput& input, std::int32_t level);
   void copy_lists(const char* prefix, std::int32_t level, const Ints& indices, const Ints& positions,
                   std::int64_t entries, std::int32_t block_size, std::size_t first_row, bool by_index);
+  void keep_lists(const char* prefix, std::int32_t level, const Ints& indices, const Ints& positions,
+                  std::int64_t size, std::int32_t block_size, std::size_t first_row);
+  std::int64_t place_list(const std::string& name, const Ints& list, std::int64_t size, std::int64_t last);
+  std::int64_t last_block(std::int32_t block_size) const;
   std::int64_t allocate(std::int64_t bytes, std::int64_t alignment = 16);
   template <class T>
   T* at(std::int64_t offset) {
@@ -203,7 +207,7 @@ class Planner {
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0, used_ = 0, num_slots_ = 0;
   const std::int64_t* scalars_ = nullptr;
-  std::int64_t num_blocks_ = -1, entries_ = 0, level_rows_ = 0;
+  std::int64_t arena_address_ = 0, num_blocks_ = -1, entries_ = 0, level_rows_ = 0;
   std::int32_t batch_ = 0, num_rows_ = 0, max_q_len_ = 0, max_kv_len_ = 0;
   const std::int32_t *qo_ = nullptr, *kv_len_ = nullptr, *row_request_ = nullptr;
   bool shared_ = false;                      // levels are given

@@ -67,7 +67,8 @@ KeyBounds read_bounds(Reader& words, std::int32_t num_scalars) {
   return KeyBounds(std::move(programs), has_mask, num_scalars);
 }
 
-Ints read_ints(const ffi::AnyView& value, const char* name) {
+// A host array; or one on GPU `gpu`, where that isn't negative.
+Ints read_ints(const ffi::AnyView& value, const char* name, std::int32_t gpu = -1) {
   if (value == nullptr) return {};
   const auto tensor = value.try_cast<ffi::TensorView>();
   if (!tensor) throw Fault(text("%s is a %s, need a tensor or a list of integers", name, value.GetTypeKey().c_str()));
@@ -76,9 +77,13 @@ Ints read_ints(const ffi::AnyView& value, const char* name) {
     throw Fault(text("%s has type %s, need int32 or int64", name, std::string(ffi::DLDataTypeToString(type)).c_str()));
   if (tensor->ndim() != 1) throw Fault(text("%s has %d dimensions, need 1", name, tensor->ndim()));
   if (!tensor->IsContiguous()) throw Fault(text("%s is not contiguous", name));
-  const DLDeviceType device = tensor->device().device_type;
-  if (device != kDLCPU && device != kDLCUDAHost) throw Fault(text("%s is on a device, need host integers", name));
+  const DLDevice device = tensor->device();
   Ints ints;
+  ints.device = device.device_type != kDLCPU && device.device_type != kDLCUDAHost;
+  if (ints.device && gpu < 0) throw Fault(text("%s is on a device, need host integers", name));
+  if (ints.device && (device.device_type != kDLCUDA || device.device_id != gpu))
+    throw Fault(text("%s is on another device, need it on cuda:%d or host integers", name, gpu));
+  if (ints.device && type.bits != 32) throw Fault(text("%s on a device has type int64, need int32 there", name));
   ints.data = static_cast<const std::byte*>(tensor->data_ptr()) + tensor->byte_offset();
   ints.size = tensor->size(0);
   ints.given = true;
@@ -97,29 +102,29 @@ class Call {
     input.arena_bytes = arena.numel();
     input.num_blocks = args[1] == nullptr ? -1 : args[1].cast<std::int64_t>();
     input.arena_address = args[2].cast<std::int64_t>();
-    device_ = args[3].cast<std::int32_t>();
+    const std::int32_t gpu = input.arena_address == 0 ? -1 : args[3].cast<std::int32_t>();
     input.qo_indptr = read_ints(args[4], "qo_indptr");
     input.kv_indptr = read_ints(args[5], "kv_indptr");
-    input.kv_indices = read_ints(args[6], "kv_indices");
+    input.kv_indices = read_ints(args[6], "kv_indices", gpu);
     input.kv_len = read_ints(args[7], "kv_len");
     input.last_page_len = read_ints(args[8], "last_page_len");
-    input.kv_positions = read_ints(args[9], "kv_positions");
+    input.kv_positions = read_ints(args[9], "kv_positions", gpu);
     std::int32_t next = 10;
     scalars_.clear();
     for (std::int32_t i = 0; i < num_scalars_; ++i) scalars_.push_back(args[next++].cast<std::int64_t>());
     input.scalars = scalars_.data();
     input.levels.clear();
     for (std::int32_t level = 0; next < args.size(); ++level) {
-      const auto take = [&](const char* name) {
-        return read_ints(args[next++], text("levels[%d].%s", level, name).c_str());
+      const auto take = [&](const char* name, std::int32_t where = -1) {
+        return read_ints(args[next++], text("levels[%d].%s", level, name).c_str(), where);
       };
       LevelInput view{};
       view.qo_indptr = take("qo_indptr");
       view.tokens = take("tokens");
       view.kv_indptr = take("kv_indptr");
-      view.kv_indices = take("kv_indices");
+      view.kv_indices = take("kv_indices", gpu);
       view.kv_len = take("kv_len");
-      view.kv_positions = take("kv_positions");
+      view.kv_positions = take("kv_positions", gpu);
       view.block_size = args[next++].cast<std::int32_t>();
       input.levels.push_back(view);
     }
@@ -128,7 +133,7 @@ class Call {
 
  private:
   Planner* planner_;
-  std::int32_t num_scalars_, device_ = 0;
+  std::int32_t num_scalars_;
   Input input_{};
   std::vector<std::int64_t> scalars_;
 };

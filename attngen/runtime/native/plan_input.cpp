@@ -144,6 +144,7 @@ void Planner::read(const Input& input) {
   arena_ = input.arena;
   arena_bytes_ = input.arena_bytes;
   scalars_ = input.scalars;
+  arena_address_ = input.arena_address;
   num_blocks_ = input.num_blocks;
   used_ = num_slots_ = entries_ = level_rows_ = 0;
   rows_.clear();
@@ -323,6 +324,8 @@ void Planner::read_block_rows(const Input& input) {
     if (positions.size < indptr[rows])
       throw Fault(text("kv_positions has %lld entries, need kv_indptr[-1] = %lld",
                        static_cast<long long>(positions.size), static_cast<long long>(indptr[rows])));
+  } else if (sparse && indices.device) {
+    throw Fault("kv_positions is missing: BlockSparse needs it where kv_indices is on a device");
   } else if (sparse && batch_ > 1) {
     throw Fault("kv_positions is missing: BlockSparse needs it for more than one request");
   }
@@ -338,7 +341,47 @@ void Planner::read_block_rows(const Input& input) {
       add_row(indptr[row], 0, begin, std::min(begin + step(b), qo_[b + 1]), keys);
       entries += blocks;
     }
+  if (indices.device || positions.device)
+    return keep_lists("", 0, indices, positions, indptr[rows], config_.block_size, 0);
   copy_lists("", 0, indices, positions, entries, config_.block_size, 0, sparse);
+}
+
+// The largest block that a list may name.
+std::int64_t Planner::last_block(std::int32_t block_size) const {
+  return num_blocks_ >= 0 ? num_blocks_ * config_.block_size / block_size - 1 : kMax - 1;
+}
+
+// Where a list on the GPU lies from the arena's copy there, or where this copies one of the host's.
+std::int64_t Planner::place_list(const std::string& name, const Ints& list, std::int64_t size, std::int64_t last) {
+  if (list.device) return reinterpret_cast<std::int64_t>(list.data) - arena_address_;
+  need_limit("blocks", entries_ += size, config_.limits.blocks, "entries of kv_indices");
+  const std::int64_t offset = allocate(size * 4);
+  copy_ints(name.c_str(), list, 0, size, last, at<std::int32_t>(offset));
+  return offset;
+}
+
+// Lists of which the GPU holds one or both keep their numbering.  Positions on the GPU are unknown here, so that every
+// key is visited and masked; indices there are unchecked.
+void Planner::keep_lists(const char* prefix, std::int32_t level, const Ints& indices, const Ints& positions,
+                         std::int64_t size, std::int32_t block_size, std::size_t first_row) {
+  Level& view = at<Level>(at<PlanHeader>(0)->levels_at)[level];
+  view.indices = place_list(text("%skv_indices", prefix), indices, size, last_block(block_size));
+  if (!indices.device) {
+    const auto* blocks = at<std::int32_t>(view.indices);
+    for (std::int64_t i = 0; i < size; ++i)
+      num_slots_ = std::max(num_slots_, (std::int64_t{blocks[i]} + 1) * block_size);
+  }
+  if (!positions.given) return;
+  view.positions = place_list(text("%skv_positions", prefix), positions, size, kMax - block_size);
+  for (std::size_t i = first_row; i < rows_.size(); ++i) {
+    BlockRow& row = rows_[i];
+    row.order = Order::kUnsorted;
+    if (positions.device) continue;
+    const std::int64_t blocks = ceil_div(row.keys, block_size);
+    row.positions = at<std::int32_t>(view.positions) + row.list;
+    row.order = order_of(row.positions, blocks, block_size);
+    row.shift = blocks > 0 ? row.positions[0] : 0;
+  }
 }
 
 // Moves the lists of block rows [first_row, …) into the arena; their `list` then counts the level's own entries.
@@ -355,12 +398,12 @@ void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& ind
     place = at<std::int32_t>(view.positions);
   }
   const std::string index_name = text("%skv_indices", prefix), place_name = text("%skv_positions", prefix);
-  const std::int64_t last_block = num_blocks_ >= 0 ? num_blocks_ * config_.block_size / block_size - 1 : kMax - 1;
+  const std::int64_t last = last_block(block_size);
   std::int64_t cursor = 0, largest = -1;
   for (std::size_t i = first_row; i < rows_.size(); ++i) {
     BlockRow& row = rows_[i];
     const std::int64_t from = row.list, blocks = ceil_div(row.keys, block_size);
-    largest = std::max(largest, copy_ints(index_name.c_str(), indices, from, blocks, last_block, to + cursor));
+    largest = std::max(largest, copy_ints(index_name.c_str(), indices, from, blocks, last, to + cursor));
     row.list = cursor;
     if (placed) {
       std::int32_t* own = place + row.list;
@@ -452,7 +495,10 @@ void Planner::read_level(const LevelInput& input, std::int32_t level) {
             static_cast<std::int32_t>(keys));
     entries += ceil_div(keys, input.block_size);
   }
-  copy_lists(prefix.c_str(), level, input.kv_indices, input.kv_positions, entries, input.block_size, first_row, false);
+  const Ints &indices = input.kv_indices, &positions = input.kv_positions;
+  if (indices.device || positions.device)
+    return keep_lists(prefix.c_str(), level, indices, positions, indptr[rows], input.block_size, first_row);
+  copy_lists(prefix.c_str(), level, indices, positions, entries, input.block_size, first_row, false);
 }
 
 }  // namespace attngen::plan
