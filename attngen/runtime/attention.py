@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, Final, Literal, ParamSpec
+from typing import Any, Concatenate, Literal, ParamSpec
 
 import torch
 
 from attngen import env
 from attngen.codegen.source import Manifest
-from attngen.runtime import compiled, host, workspace
-from attngen.runtime.arguments import TYPES, Slots, check_dense, check_no_gradient, specification
-from attngen.runtime.kv import BlockSparse, Dense, Layout, Paged, Ragged, pool_words, split_pool
+from attngen.runtime import compiled
+from attngen.runtime.arguments import Slots, check_dense, check_no_gradient
+from attngen.runtime.engine import make_engine
+from attngen.runtime.kv import BlockSparse, Dense, Layout, Paged, Ragged, split_pool
 from attngen.runtime.limits import Limits
-from attngen.runtime.plan import Ints, Level, Planner
+from attngen.runtime.plan import Ints, Level
 from attngen.runtime.plan_report import write_report
-from attngen.runtime.setup import Compilable, Keys, LseBase, Options, check_bool, compile_variant, thread_count
+from attngen.runtime.setup import Compilable, Keys, LseBase, Options, check_bool, compile_variant
 
 __all__ = ["Attention", "BlockSparse", "Dense", "Level", "Limits", "Paged", "Ragged", "State", "workspace_bytes"]
 
 _Arguments = ParamSpec("_Arguments")
-_LSE_SCALE: Final = {"natural": math.log(2.0), "log2": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Attention:
         head_dim_v: int | None = None,
         kv_dtype: torch.dtype | None = None,
         device: str | torch.device = "cpu",
-        target: str = "cpu",
+        target: str | None = None,
         lse: LseBase = "natural",
         keys: Keys = "raw",
         batch_invariant: bool = False,
@@ -69,22 +68,28 @@ class Attention:
 
         variant          what attngen.load() or attngen.parse() gives
         num_qo_heads     query heads, a multiple of `num_kv_heads`; KV head h // (num_qo_heads / num_kv_heads) is h's
-        head_dim         elements of a query and a key: a multiple of 8
-        dtype            of q and out: torch.float32, torch.bfloat16 or torch.float16
+        head_dim         elements of a query and a key: a multiple of 8, on a GPU up to 256
+        dtype            of q and out: torch.bfloat16, torch.float16 or, on the CPU, torch.float32
         kv               how the cache lies in memory: Paged(…), Ragged(), Dense(…) or BlockSparse(…)
         limits           the largest batch, in requests, rows and keys; the workspace holds any batch inside them
         head_dim_v       elements of a value and of an output row (default: head_dim)
         kv_dtype         of the pool, also torch.float8_e4m3fn or torch.float8_e5m2 (default: dtype)
-        device           "cpu"
-        target           "cpu", the best that this machine runs, or "cpu-amx", "cpu-avx512", "cpu-avx2"
+        device           "cpu", "cuda" (torch's current one) or "cuda:1": where all tensors of run() are
+        target           what to compile for (default: the best that the device runs): "cpu-amx", "cpu-avx512",
+                         "cpu-avx2", or a GPU's, such as "sm90"
         lse              the base of the log-sum-exp that run() returns: "natural" or "log2"
         keys             "transformed" where the pool holds keys after the variant's key stage (append_kv)
         batch_invariant  a request gives the same bits alone and in any batch
         fast_math        approximate transcendental functions
-        num_workers      parts that a plan divides its work into (default: the threads of the CPU engine)
+        num_workers      parts that a plan divides its work into (default: the threads of the CPU engine, or as many
+                         CTAs as the GPU holds at once; on a GPU, of each kernel)
 
         ValueError for an argument that can't work, AttnError for a variant that can't be compiled so, and
-        EnvironmentFault where the machine lacks a compiler or an instruction.
+        EnvironmentFault where the machine lacks a compiler, an instruction or a GPU.
+
+        On a GPU, plan() and run() put their work on torch's current stream, in the order of the calls also where that
+        changes.  A captured CUDA graph holds a run for all later plans; replay it where plan() is ordered before it (on
+        the same stream, say), and keep the Attention as long as the graph.
         """
         self.options = Options(
             num_qo_heads=num_qo_heads,
@@ -103,15 +108,14 @@ class Attention:
             fast_math=fast_math,
             num_workers=num_workers,
         )
-        self.kernel = compile_variant(variant, self.options)
-        threads = thread_count()
-        config = self.options.plan_config(self.kernel, threads)
-        library = host.library()
-        self._planner = Planner(config, library.planner)
-        self._partials = workspace.allocate(config.workspace(self.options.lanes_v))
-        self._run, self._forget, self._planned = self._launcher(library, threads)
-        self._handle = compiled.Handle(self._run)
+        self.kernels = compile_variant(variant, self.options)
+        self.kernel = self.kernels[0]
+        self._engine = make_engine(self.options, self.kernels, self.options.plan_config(self.kernels))
+        self._planner = self._engine.planner
+        self._handle = compiled.Handle(self._engine.launch)
         self._rows = 0
+        self._check = env.check()
+        self._lists: tuple[Any, ...] = ()  # that kernels read where they are: kept as long as the plan
         manifest = self.manifest
         self._plan_slots = Slots(manifest, lambda p: p.phase == "plan", "is an argument of run(), not of plan()")
         self._run_slots = Slots(
@@ -127,7 +131,7 @@ class Attention:
 
     @property
     def manifest(self) -> Manifest:
-        """What the kernel is: its parameters, tiles and configuration."""
+        """What the kernel is: its parameters, tiles and configuration; on a GPU, the first one's."""
         return self.kernel.manifest
 
     def plan(
@@ -145,7 +149,8 @@ class Attention:
     ) -> None:
         """Lay out the work of one batch, for every run until the next plan.
 
-        All but `scalars` are lists of integers, or int32 or int64 tensors on the CPU:
+        All but `scalars` are lists of integers, or int32 or int64 tensors on the CPU; on a GPU, `kv_indices` and
+        `kv_positions` may be int32 tensors there, which kernels then read in place, unchecked (ATTNGEN_CHECK=1 checks):
 
         qo_indptr      [B + 1]  the query rows of request b are qo_indptr[b] to qo_indptr[b + 1]
         kv_indptr      [B + 1]  Paged: its pages are kv_indices[kv_indptr[b]:kv_indptr[b + 1]]; Ragged: its rows of the
@@ -157,14 +162,18 @@ class Attention:
         num_blocks     blocks of the pool, so that a wrong index is named here instead of at run()
         scalars        the variant's parameters that its mask bounds read, by name
 
-        ValueError for an argument that is missing, unknown or inconsistent, or a batch beyond the limits; there is then
-        no plan to run.
+        ValueError for an argument that is missing, unknown or inconsistent, a batch beyond the limits, or one that a
+        captured CUDA graph can't hold; there is then no plan to run.
         """
-        self._forget()  # first of all: after a plan that fails there is none
+        engine = self._engine
+        engine.begin()  # first of all: after a plan that fails there is none
         self._rows = 0
-        values = [_number(value) for value in self._plan_slots.place(scalars)]
-        check_dense(self._plan_slots.names, values)
-        self._planned(*values)
+        names = self._plan_slots.names
+        values = [_number(*pair) for pair in zip(names, self._plan_slots.place(scalars), strict=True)]
+        check_dense(names, values)
+        engine.planned(values)
+        if self._check:
+            kv_indices, kv_positions = _on_host(kv_indices), _on_host(kv_positions)
         self._planner.plan(
             qo_indptr=qo_indptr,
             kv_indptr=kv_indptr,
@@ -175,7 +184,10 @@ class Attention:
             levels=levels,
             scalars=[int(values[place]) for place in self._scalars],
             num_blocks=num_blocks,
+            arena=engine.arena,
         )
+        engine.commit()
+        self._lists = (kv_indices, kv_positions, levels)
         self._rows = self._planner.num_rows
 
     def run(
@@ -205,7 +217,7 @@ class Attention:
             compiled.launch(self._handle.number, q, k, v, out, lse, raw, values)
         else:
             try:
-                self._run(q, k, v, out, lse, raw, *values)
+                self._engine.launch(q, k, v, out, lse, raw, *values)
             except RuntimeError:
                 check_dense(self._names, (q, k, v, out, lse, *values))
                 raise
@@ -221,37 +233,37 @@ class Attention:
         """Write a picture of the last plan: workers over time by request, and the pattern of blocks."""
         write_report(self._planner, path)
 
-    def _launcher(self, library: Any, threads: int) -> Any:
-        options, config = self.options, self.manifest.config
-        heads = (options.num_qo_heads, options.num_kv_heads)
-        words = [TYPES[config.dtype], *heads, int(self.manifest.softmax), threads, int(env.check())]
-        return library.launcher(
-            self.kernel.handle,
-            pool_words(options.kv, config.kv_dtype, heads[1], config.head_dim, config.head_dim_v),
-            words,
-            _LSE_SCALE[options.lse],
-            self._planner.arena,
-            self._partials.out,
-            self._partials.lse,
-            self._partials.arrived,
-            specification(self.manifest, heads),
-        )
+    def release_graphs(self) -> None:
+        """Say that all CUDA graphs which captured a run are gone, so that plans needn't fit their tensors any more."""
+        self._engine.release_graphs()
 
     def _fresh(self, q: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if not getattr(q, "shape", ()):
             raise ValueError(f"argument `q` is a {type(q).__name__}; it needs a tensor [rows, Hq, D]")
         rows = q.shape[0]
-        if torch.compiler.is_compiling():  # a graph outlives the plan that it was traced with
-            return torch.zeros((rows, *shape), dtype=dtype)
-        tensor = torch.empty((rows, *shape), dtype=dtype)
+        device = self._engine.device
+        # A graph outlives the plan that it was traced or captured with.
+        if torch.compiler.is_compiling() or self._engine.is_capturing():
+            return torch.zeros((rows, *shape), dtype=dtype, device=device)
+        tensor = torch.empty((rows, *shape), dtype=dtype, device=device)
         if rows > self._rows:
             tensor[self._rows :].zero_()
         return tensor
 
 
-def _number(value: Any) -> Any:
+def _number(name: str, value: Any) -> Any:
     """What a 0-d tensor holds; anything else as it is."""
-    return value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 and not value.is_meta else value
+    if not isinstance(value, torch.Tensor) or value.ndim or value.is_meta:
+        return value
+    if not value.is_cpu:
+        raise ValueError(
+            f"argument `{name}` is a tensor on {value.device}; plan() needs a number: reading it would wait for the GPU"
+        )
+    return value.item()
+
+
+def _on_host(value: Ints | None) -> Ints | None:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _takes(
@@ -278,9 +290,11 @@ def _takes(
 def workspace_bytes(variant: Compilable, options: Options) -> int:
     """Bytes that an Attention made with these arguments will allocate; a function of its limits, not of any batch.
 
+    On a GPU, bytes of its memory; as much pinned memory as three plans take comes on top.
+
     Tiles decide it, so the kernel is built where the cache doesn't have it.
     """
-    config = options.plan_config(compile_variant(variant, options), thread_count())
+    config = options.plan_config(compile_variant(variant, options))
     return config.workspace(options.lanes_v).total
 
 

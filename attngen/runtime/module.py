@@ -28,9 +28,13 @@ def load_kernel(folder: Path) -> Kernel:
     toolchain.check_isa(manifest.isa, f"The kernel of `{manifest.variant}` ({manifest.config.target})")
     from attngen.runtime import host  # here, since checking a variant must not load tvm_ffi
 
-    path = folder / "kernel.so"
+    on_gpu = manifest.warps > 0
+    path = folder / ("kernel.cubin" if on_gpu else "kernel.so")
+    library = host.library()
+    if on_gpu:  # loaded by the first Attention on a device, so that nothing here needs one
+        return Kernel(folder, manifest, library.open_cubin(str(path), 32 * manifest.warps, manifest.shared_bytes))
     try:
-        handle = host.library().open_kernel(str(path))
+        handle = library.open_kernel(str(path))
     except RuntimeError as fault:
         if isinstance(fault, EnvironmentFault):
             raise

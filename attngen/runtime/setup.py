@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias
 
 import torch
 
 from attngen import env
-from attngen.codegen.source import KernelConfig
-from attngen.dtypes import OPERANDS, POOLS, STORAGE
+from attngen.codegen.source import KernelConfig, Manifest
+from attngen.dtypes import GPU_OPERANDS, NARROW_POOLS, OPERANDS, POOLS, STORAGE
+from attngen.runtime.device import Gpu, find_gpu, resolve_target
 from attngen.runtime.kv import BlockSparse, Dense, Layout, Paged, Ragged
 from attngen.runtime.limits import Limits, PlanConfig
 from attngen.runtime.module import Kernel
@@ -19,6 +22,9 @@ Keys: TypeAlias = Literal["raw", "transformed"]
 
 _LARGEST_COUNT: Final = 1 << 16
 LARGEST_HEAD_DIM: Final = 576  # multi-head latent attention's; nothing in use is larger
+LARGEST_GPU_HEAD_DIM: Final = 256
+_DECODE_ROWS: Final = (16, 32)  # packed rows of a GPU's tiles; 32 is also limits.DECODE_ROWS
+_PREFILL_ROWS: Final = (64, 128)
 _DTYPES: Final = {getattr(torch, row.torch): row.name for row in STORAGE.values() if hasattr(torch, row.torch)}
 _OF_RUN: Final = ("q", "kv", "out", "lse", "raw")
 _OF_PLAN: Final = (
@@ -59,16 +65,15 @@ class Options:
     head_dim_v: int | None
     kv_dtype: torch.dtype | None
     device: str | torch.device
-    target: str
+    target: str | None
     lse: LseBase
     keys: Keys
     batch_invariant: bool
     fast_math: bool
     num_workers: int | None
+    gpu: Gpu | None = field(init=False)  # that `device` names; None for the CPU
 
     def __post_init__(self) -> None:
-        if str(self.device).split(":")[0] != "cpu":
-            raise ValueError(f"device is {str(self.device)!r}; this release has the CPU engine only: it needs 'cpu'")
         for name in ("num_qo_heads", "num_kv_heads"):
             _check_count(name, getattr(self, name))
         if self.num_qo_heads % self.num_kv_heads:
@@ -89,6 +94,18 @@ class Options:
             raise ValueError(f"limits is {self.limits!r}; it needs Limits(…)")
         if self.num_workers is not None:
             _check_count("num_workers", self.num_workers)
+        object.__setattr__(self, "gpu", find_gpu(self.device))
+        object.__setattr__(self, "target", resolve_target(self.target, self.gpu))
+        if self.gpu is not None:
+            self._check_gpu()
+
+    def _check_gpu(self) -> None:
+        on_gpu = f" on {self.gpu.torch_device}" if self.gpu else ""
+        for name, value in (("head_dim", self.head_dim), ("head_dim_v", self.lanes_v)):
+            if value > LARGEST_GPU_HEAD_DIM:
+                raise ValueError(f"{name} is {value}; it needs at most {LARGEST_GPU_HEAD_DIM}{on_gpu}")
+        _check_type("dtype", self.dtype, GPU_OPERANDS, on_gpu)
+        _check_type("kv_dtype", self.kv_dtype or self.dtype, (_DTYPES[self.dtype], *NARROW_POOLS), on_gpu)
 
     @property
     def lanes_v(self) -> int:
@@ -96,23 +113,33 @@ class Options:
         return self.head_dim if self.head_dim_v is None else self.head_dim_v
 
     @property
-    def kernel_config(self) -> KernelConfig:
-        """What to compile."""
-        return KernelConfig(
-            target=self.target,
-            head_dim=self.head_dim,
-            head_dim_v=self.lanes_v,
-            dtype=_DTYPES[self.dtype],
-            kv_dtype=_DTYPES[self.kv_dtype or self.dtype],
-            keys=self.keys,
-            fast_math=self.fast_math,
+    def group(self) -> int:
+        """Query heads of one KV head."""
+        return self.num_qo_heads // self.num_kv_heads
+
+    @property
+    def kernel_configs(self) -> tuple[KernelConfig, ...]:
+        """What to compile: a kernel a queue of the plan."""
+        rows = (0,) if self.gpu is None else tile_rows(self.limits, self.group)
+        return tuple(
+            KernelConfig(
+                target=str(self.target),
+                head_dim=self.head_dim,
+                head_dim_v=self.lanes_v,
+                dtype=_DTYPES[self.dtype],
+                kv_dtype=_DTYPES[self.kv_dtype or self.dtype],
+                keys=self.keys,
+                fast_math=self.fast_math,
+                rows=count,
+            )
+            for count in rows
         )
 
-    def plan_config(self, kernel: Kernel, threads: int) -> PlanConfig:
+    def plan_config(self, kernels: Sequence[Kernel]) -> PlanConfig:
         """What the planner must know of this Attention."""
-        manifest = kernel.manifest
+        manifest = kernels[0].manifest
         for parameter in manifest.parameters:
-            if parameter.name in (*_OF_RUN, *_OF_PLAN, "num_blocks"):
+            if parameter.name in (*_OF_RUN, *_OF_PLAN):
                 raise ValueError(
                     f"`{manifest.variant}` has a parameter `{parameter.name}`, which is the name of an argument of "
                     "plan() or run(); it needs another name"
@@ -121,9 +148,10 @@ class Options:
         return PlanConfig(
             num_qo_heads=self.num_qo_heads,
             num_kv_heads=self.num_kv_heads,
-            num_workers=self.num_workers or threads,
+            queues=tuple(self.num_workers or self._workers(kernel.manifest) for kernel in kernels),
+            tile_queues=tuple(queue for queue, kernel in enumerate(kernels) for _ in kernel.manifest.tiles),
             limits=self.limits,
-            tiles=manifest.tiles,
+            tiles=tuple(tile for kernel in kernels for tile in kernel.manifest.tiles),
             storage=self.kv.storage,
             block_size=block_size,
             block_rows=block_rows,
@@ -132,6 +160,19 @@ class Options:
             scalars=tuple(parameter.name for parameter in manifest.parameters if parameter.phase == "plan"),
             batch_invariant=self.batch_invariant,
         )
+
+    def _workers(self, manifest: Manifest) -> int:
+        return thread_count() if self.gpu is None else self.gpu.multiprocessors * manifest.ctas_per_sm
+
+
+def tile_rows(limits: Limits, group: int) -> tuple[int, ...]:
+    """The packed rows of a GPU's tiles, one or two: the smallest that holds every request, or decode and prefill."""
+    packed = max(limits.longest_q, limits.all_level_rows) * group
+    for rows in _DECODE_ROWS:
+        if packed <= rows:
+            return (rows,)
+    decode = tuple(rows for rows in _DECODE_ROWS if group <= rows)[:1]
+    return (*decode, next((rows for rows in _PREFILL_ROWS if packed <= rows), _PREFILL_ROWS[-1]))
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -147,13 +188,16 @@ def thread_count() -> int:
     return env.num_threads() or torch.get_num_threads()
 
 
-def compile_variant(variant: Compilable, options: Options) -> Kernel:
-    """The kernel that an Attention with these options runs."""
+def compile_variant(variant: Compilable, options: Options) -> tuple[Kernel, ...]:
+    """The kernels that an Attention with these options runs, one a queue of its plans."""
     if not callable(getattr(variant, "compile", None)):
         raise ValueError(
             f"variant is a {type(variant).__name__}; it needs what attngen.load() or attngen.parse() gives"
         )
-    return variant.compile(options.kernel_config)
+    first, *others = options.kernel_configs
+    with ThreadPoolExecutor(max(1, len(others))) as pool:
+        rest = [pool.submit(variant.compile, config) for config in others]
+        return (variant.compile(first), *(kernel.result() for kernel in rest))
 
 
 def check_bool(name: str, value: bool) -> None:
@@ -172,10 +216,10 @@ def _check_head_dim(name: str, value: int) -> None:
         raise ValueError(f"{name} is {value!r}; it needs a multiple of 8 from 8 to {LARGEST_HEAD_DIM}")
 
 
-def _check_type(name: str, dtype: torch.dtype, allowed: tuple[str, ...]) -> None:
+def _check_type(name: str, dtype: torch.dtype, allowed: tuple[str, ...], where: str = "") -> None:
     if _DTYPES.get(dtype) not in allowed:
         needed = ", ".join(f"torch.{STORAGE[row].torch}" for row in allowed)
-        raise ValueError(f"{name} is {dtype!r}; it needs one of {needed}")
+        raise ValueError(f"{name} is {dtype!r}; it needs one of {needed}{where}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -18,10 +18,10 @@ class Partials:
     arrived: torch.Tensor
 
 
-def allocate(sizes: limits.Workspace) -> Partials:
-    """Partials for every plan that `sizes` was computed for."""
+def allocate(sizes: limits.Workspace, device: torch.device) -> Partials:
+    """Partials on a device, for every plan that `sizes` was computed for."""
     return Partials(
-        out=torch.empty(max(1, sizes.partial_out // 4), dtype=torch.float32),
-        lse=torch.empty(max(1, sizes.partial_lse // 4), dtype=torch.float32),
-        arrived=torch.zeros(max(1, sizes.counters // 4), dtype=torch.int32),
+        out=torch.empty(max(1, sizes.partial_out // 4), dtype=torch.float32, device=device),
+        lse=torch.empty(max(1, sizes.partial_lse // 4), dtype=torch.float32, device=device),
+        arrived=torch.zeros(max(1, sizes.counters // 4), dtype=torch.int32, device=device),
     )

@@ -274,15 +274,16 @@ def test_workspace_bytes_are_known_beforehand() -> None:
         num_qo_heads=HQ, num_kv_heads=HK, head_dim=D, dtype=torch.float32, kv=attngen.Paged(16), limits=LIMITS
     )
     attn = attngen.Attention(TinyVariant(), **options)
-    held = attn._planner.arena.nbytes + sum(t.nbytes for t in (attn._partials.out, attn._partials.lse))
-    assert held <= attngen.workspace_bytes(TinyVariant(), **options) <= held + attn._partials.arrived.nbytes
+    partials = attn._engine.partials
+    held = attn._planner.arena.nbytes + sum(t.nbytes for t in (partials.out, partials.lse))
+    assert held <= attngen.workspace_bytes(TinyVariant(), **options) <= held + partials.arrived.nbytes
 
 
 def test_options_have_one_signature_and_one_source_of_defaults() -> None:
     """Attention's own: workspace_bytes takes the same, and Options, which both make, has no default of its own."""
     constructor = list(inspect.signature(attngen.Attention).parameters.values())
     assert constructor == list(inspect.signature(attngen.workspace_bytes).parameters.values())
-    assert [p.name for p in constructor[1:]] == [field.name for field in fields(Options)]
+    assert [p.name for p in constructor[1:]] == [field.name for field in fields(Options) if field.init]
     assert all(field.default is MISSING and field.default_factory is MISSING for field in fields(Options))
     with pytest.raises(TypeError, match="missing a required argument: 'num_qo_heads'"):
         attngen.workspace_bytes(TinyVariant())  # type: ignore[call-arg]
@@ -294,7 +295,8 @@ def test_options_have_one_signature_and_one_source_of_defaults() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "cuda"}, "device is 'cuda'; this release has the CPU engine only"),
+        ({"target": "sm90"}, "target is 'sm90' and device is 'cpu'; a GPU's target needs device='cuda'"),
+        ({"target": "cuda"}, "target is 'cuda' and device is 'cpu'"),
         ({"num_kv_heads": 3}, "num_qo_heads is 4; it needs a multiple of num_kv_heads, 3"),
         ({"num_kv_heads": 0}, "num_kv_heads is 0; it needs an integer from 1"),
         ({"num_qo_heads": True}, "num_qo_heads is True"),
@@ -311,7 +313,7 @@ def test_options_have_one_signature_and_one_source_of_defaults() -> None:
         ({"num_workers": 0}, "num_workers is 0"),
         ({"num_workers": 1 << 31}, "num_workers is 2147483648; it needs an integer from 1 to 65536"),
         ({"device": "zz"}, "device is 'zz'"),
-        ({"device": 3}, "device is '3'"),
+        ({"device": 3}, "device is '3'; it needs 'cpu', 'cuda' or 'cuda:N'"),
         ({"batch_invariant": "no"}, "batch_invariant is 'no'; it needs True or False"),
         ({"fast_math": None}, "fast_math is None; it needs True or False"),
         ({"variant": "causal"}, r"variant is a str; it needs what attngen.load\(\) or attngen.parse\(\) gives"),

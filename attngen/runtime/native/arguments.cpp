@@ -65,13 +65,13 @@ std::string real(double value) {
   return digits.find_first_not_of("-0123456789") == std::string::npos ? digits + ".0" : digits;
 }
 
-std::string got(const Value& value) {
+std::string got(const Value& value, DLDevice expected) {
   switch (value.kind) {
     case Value::Kind::kBool: return value.integer ? "True" : "False";
     case Value::Kind::kInt: return std::to_string(value.integer);
     case Value::Kind::kFloat: return real(value.real);
-    case Value::Kind::kTensor: return describe(*value.tensor);
-    case Value::Kind::kOther: return "a " + value.type;
+    case Value::Kind::kTensor: return describe(*value.tensor, expected);
+    case Value::Kind::kOther: return std::string("a ") + value.type;
     case Value::Kind::kMissing: break;
   }
   return "nothing";
@@ -79,8 +79,9 @@ std::string got(const Value& value) {
 
 }  // namespace
 
-Arguments::Arguments(std::vector<Parameter> parameters, bool check_ranges)
-    : parameters_(std::move(parameters)), check_ranges_(check_ranges) {
+Arguments::Arguments(std::vector<Parameter> parameters, bool check_ranges, Place place)
+    : parameters_(std::move(parameters)), check_ranges_(check_ranges), place_(place) {
+  if (place_.zeros == nullptr) place_.zeros = kZeros;
   std::size_t words = 0;
   std::int64_t names = 0;
   for (const Parameter& parameter : parameters_) {
@@ -96,7 +97,7 @@ Arguments::Arguments(std::vector<Parameter> parameters, bool check_ranges)
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].scalar) continue;
     std::int64_t* at = words_.data() + offsets_[i];
-    at[0] = reinterpret_cast<std::int64_t>(kZeros);
+    at[0] = reinterpret_cast<std::int64_t>(place_.zeros);
     for (std::size_t axis = 0; axis < parameters_[i].dims.size(); ++axis) at[1 + 2 * axis] = 1;
   }
 }
@@ -113,7 +114,7 @@ void Arguments::fill(const Value* values, const Extents& extents) {
     else
       fill_tensor(parameter, values[i], extents, words);
   }
-  if (!check_ranges_) return;
+  if (!check_ranges_ || place_.device.device_type != kDLCPU) return;
   // Last, since a range may end at a dimension that a later tensor binds.
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (values[i].kind == Value::Kind::kTensor) check_range(parameters_[i], *values[i].tensor);
@@ -127,6 +128,28 @@ void Arguments::plan_scalars(const Value* values) {
   }
 }
 
+void Arguments::hold(const Value* values, Held& held) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (values[i].kind != Value::Kind::kTensor || parameters_[i].planned || !parameters_[i].needed) continue;
+    for (std::size_t axis = 0; axis < parameters_[i].dims.size(); ++axis)
+      if (const Dim& dim = parameters_[i].dims[axis]; dim.kind == Dim::Kind::kAtLeast)
+        held.narrow(static_cast<int>(dim.value), values[i].tensor->shape[axis], quoted(parameters_[i].name));
+  }
+}
+
+void Arguments::read_planned_at(std::int64_t address) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].planned) continue;
+    words_[offsets_[i] + 1] = address;
+    address += 8;
+  }
+}
+
+void Arguments::write_planned(std::int64_t* words) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].planned) *words++ = words_[offsets_[i]];
+}
+
 void Arguments::missing(const Parameter& parameter, const Extents* extents) const {
   refuse("missing argument " + quoted(parameter.name) + ": the variant needs " + wanted(parameter, extents));
 }
@@ -137,8 +160,8 @@ void Arguments::fill_scalar(const Parameter& parameter, const Value& value, std:
   const bool integral = !real && !truth;
   if (value.kind == Value::Kind::kTensor) {
     const DLTensor& tensor = *value.tensor;
-    if (tensor.ndim != 0 || !same_type(tensor.dtype, parameter.type) || tensor.device.device_type != kDLCPU)
-      refuse("argument " + quoted(parameter.name) + " is " + got(value) + "; it needs " + wanted(parameter, nullptr));
+    if (tensor.ndim != 0 || !same_type(tensor.dtype, parameter.type) || !same_device(tensor.device, place_.device))
+      refuse("argument " + quoted(parameter.name) + " is " + got(value, place_.device) + "; it needs " + wanted(parameter, nullptr));
     words[0] = 0;
     words[1] = reinterpret_cast<std::int64_t>(data(tensor));
     return;
@@ -155,24 +178,24 @@ void Arguments::fill_scalar(const Parameter& parameter, const Value& value, std:
     checked = value.kind == Value::Kind::kInt ? static_cast<double>(value.integer) : value.real;
     const float narrowed = static_cast<float>(checked);
     if (std::isinf(narrowed) && !std::isinf(checked))
-      refuse("argument " + quoted(parameter.name) + " is " + got(value) + ", which is too large for an f32");
+      refuse("argument " + quoted(parameter.name) + " is " + got(value, place_.device) + ", which is too large for an f32");
     words[0] = bits_of(narrowed);
   } else {
-    refuse("argument " + quoted(parameter.name) + " is " + got(value) + "; it needs " + wanted(parameter, nullptr));
+    refuse("argument " + quoted(parameter.name) + " is " + got(value, place_.device) + "; it needs " + wanted(parameter, nullptr));
   }
   if (!check_ranges_) return;
   if ((parameter.low && checked < parameter.low->number) || (parameter.high && checked >= parameter.high->number))
-    refuse("argument " + quoted(parameter.name) + " is " + got(value) + ", outside its declared range " +
+    refuse("argument " + quoted(parameter.name) + " is " + got(value, place_.device) + ", outside its declared range " +
            number(parameter.low->number) + ".." + number(parameter.high->number));
 }
 
 void Arguments::fill_tensor(const Parameter& parameter, const Value& value, const Extents& extents,
                             std::int64_t* words) {
   if (value.kind != Value::Kind::kTensor)
-    refuse("argument " + quoted(parameter.name) + " is " + got(value) + "; it needs " + wanted(parameter, &extents));
+    refuse("argument " + quoted(parameter.name) + " is " + got(value, place_.device) + "; it needs " + wanted(parameter, &extents));
   const DLTensor& tensor = *value.tensor;
   const bool same_rank = tensor.ndim == static_cast<int>(parameter.dims.size());
-  if (!same_rank || !same_type(tensor.dtype, parameter.type) || tensor.device.device_type != kDLCPU)
+  if (!same_rank || !same_type(tensor.dtype, parameter.type) || !same_device(tensor.device, place_.device))
     wrong_shape(parameter, tensor, extents);
   bind(parameter, tensor, extents);
   bool empty = false;
@@ -183,7 +206,7 @@ void Arguments::fill_tensor(const Parameter& parameter, const Value& value, cons
     words[2 + 2 * axis] = stride(tensor, axis);
   }
   if (!empty) return;
-  words[0] = reinterpret_cast<std::int64_t>(kZeros);
+  words[0] = reinterpret_cast<std::int64_t>(place_.zeros);
   for (int axis = 0; axis < tensor.ndim; ++axis) {
     words[1 + 2 * axis] = 1;
     words[2 + 2 * axis] = 0;
@@ -234,8 +257,8 @@ void Arguments::check_range(const Parameter& parameter, const DLTensor& tensor) 
 }
 
 void Arguments::wrong_shape(const Parameter& parameter, const DLTensor& tensor, const Extents& extents) const {
-  std::string message = "argument " + quoted(parameter.name) + " is " + describe(tensor) + "; it needs " +
-                        wanted(parameter, &extents);
+  std::string message = "argument " + quoted(parameter.name) + " is " + describe(tensor, place_.device) +
+                        "; it needs " + wanted(parameter, &extents);
   for (const Dim& dim : parameter.dims)
     if (dim.kind == Dim::Kind::kBound && bound_[dim.value] >= 0 && bound_by_[dim.value] != &parameter)
       message += " (" + quoted(bound_by_[dim.value]->name) + " makes " + dim.name + " " +
@@ -248,7 +271,8 @@ std::string Arguments::wanted(const Parameter& parameter, const Extents* extents
   if (parameter.scalar) {
     const bool truth = parameter.type == Type::kBool;
     const char* what = parameter.type == Type::kF32 ? "a number" : truth ? "a bool" : "an integer";
-    return std::string(what) + (truth ? "" : std::string(" that fits ") + type) + ", or a 0-d cpu tensor of " + type;
+    return std::string(what) + (truth ? "" : std::string(" that fits ") + type) + ", or a 0-d " +
+           device_name(place_.device) + " tensor of " + type;
   }
   std::string text = std::string(type) + "[";
   for (std::size_t axis = 0; axis < parameter.dims.size(); ++axis) {
@@ -262,7 +286,7 @@ std::string Arguments::wanted(const Parameter& parameter, const Extents* extents
     else
       text += dim.name + (bound_[dim.value] >= 0 ? " = " + std::to_string(bound_[dim.value]) : std::string());
   }
-  return text + "] on cpu";
+  return text + "] on " + device_name(place_.device);
 }
 
 }  // namespace attngen::host

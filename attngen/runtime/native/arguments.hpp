@@ -18,7 +18,7 @@ struct Value {
   std::int64_t integer = 0;  // also a bool
   double real = 0;
   const DLTensor* tensor = nullptr;
-  std::string type;  // of kOther, for the message
+  const char* type = "";  // of kOther, for the message
 };
 
 // A dimension: exactly `value`, at least a size of the call, or whatever the first use binds its name to.
@@ -40,6 +40,25 @@ struct Limit {
   int dim = -1;  // index of the bound names
 };
 
+// What a captured graph can hold: the smallest size that any of its tensors has, and whose it is.
+struct Held {
+  static constexpr std::int64_t kAny = INT64_MAX;
+  std::int64_t sizes[5] = {kAny, kAny, kAny, kAny, kAny};
+  std::string by[5];
+
+  void narrow(int extent, std::int64_t size, const std::string& name) {
+    if (size >= sizes[extent]) return;
+    sizes[extent] = size;
+    by[extent] = name;
+  }
+};
+
+// Where tensors need to be, and a zero there that stands for an empty one.
+struct Place {
+  DLDevice device = kCpu;
+  const void* zeros = nullptr;  // 64 bytes; on the CPU, the library's own
+};
+
 struct Parameter {
   std::string name;
   Type type;
@@ -52,13 +71,22 @@ struct Parameter {
 
 class Arguments {
  public:
-  Arguments(std::vector<Parameter> parameters, bool check_ranges);
+  Arguments(std::vector<Parameter> parameters, bool check_ranges, Place place = {});
 
   // Checks `values` (one a parameter; planned ones are kept as they were) and fills the words.
   void fill(const Value* values, const Extents& extents);
   // Sets the planned scalars from `values`, one a parameter.
   void plan_scalars(const Value* values);
+  // Notes how far the tensors of `values`, which fill() has checked, reach.
+  void hold(const Value* values, Held& held) const;
+
+  // Has kernels read the planned scalars at these addresses, a word each, in the order of the parameters.
+  void read_planned_at(std::int64_t address);
+  // Writes the planned scalars as the functor reads them.
+  void write_planned(std::int64_t* words) const;
+
   const std::int64_t* words() const { return words_.data(); }
+  std::size_t num_words() const { return words_.size(); }
 
  private:
   void fill_scalar(const Parameter& parameter, const Value& value, std::int64_t* words) const;
@@ -75,6 +103,7 @@ class Arguments {
   std::vector<std::int64_t> bound_;         // sizes of the bound names; -1: not yet
   std::vector<const Parameter*> bound_by_;  // who bound it, for the message
   bool check_ranges_;
+  Place place_;
 };
 
 }  // namespace attngen::host

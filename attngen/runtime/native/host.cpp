@@ -12,6 +12,7 @@
 
 #include "append.hpp"
 #include "arguments.hpp"
+#include "cuda_launch.hpp"
 #include "launch.hpp"
 #include "merge.hpp"
 
@@ -48,21 +49,29 @@ std::optional<Type> find_type(DLDataType type) {
 
 }  // namespace
 
-std::string describe(const DLTensor& tensor) {
+bool same_device(DLDevice a, DLDevice b) {
+  return a.device_type == b.device_type && (a.device_type == kDLCPU || a.device_id == b.device_id);
+}
+
+std::string device_name(DLDevice device) {
+  if (device.device_type == kDLCPU) return "cpu";
+  return device.device_type == kDLCUDA ? "cuda:" + std::to_string(device.device_id) : "another device";
+}
+
+std::string describe(const DLTensor& tensor, DLDevice expected) {
   const std::optional<Type> type = find_type(tensor.dtype);
   std::string text = type ? type_row(*type).name : std::string(ffi::DLDataTypeToString(tensor.dtype));
   text += "[";
   for (int axis = 0; axis < tensor.ndim; ++axis) text += (axis ? ", " : "") + std::to_string(tensor.shape[axis]);
   text += "]";
-  if (tensor.device.device_type == kDLCUDA) text += " on cuda:" + std::to_string(tensor.device.device_id);
-  else if (tensor.device.device_type != kDLCPU) text += " on another device";
-  return text;
+  const bool told = tensor.device.device_type == kDLCPU && same_device(tensor.device, expected);
+  return told ? text : text + " on " + device_name(tensor.device);
 }
 
 namespace {
 
 // What Python calls the type of a value that is neither a number nor a tensor.
-std::string type_name(const ffi::AnyView& any) {
+const char* type_name(const ffi::AnyView& any) {
   const std::string key = any.GetTypeKey();
   if (key.find("Str") != std::string::npos) return "str";
   if (key.find("Array") != std::string::npos || key.find("List") != std::string::npos) return "list";
@@ -157,10 +166,10 @@ Parameter read_parameter(const ffi::Array<ffi::Any>& row) {
   return parameter;
 }
 
-Arguments read_arguments(const ffi::Array<ffi::Array<ffi::Any>>& rows, bool check) {
+Arguments read_arguments(const ffi::Array<ffi::Array<ffi::Any>>& rows, bool check, Place place = {}) {
   std::vector<Parameter> parameters;
   for (const ffi::Array<ffi::Any>& row : rows) parameters.push_back(read_parameter(row));
-  return Arguments(std::move(parameters), check);
+  return Arguments(std::move(parameters), check, place);
 }
 
 // block_size, heads_first, may_be_blocked, may_be_flat, type, heads, head_dim, head_dim_v; see runtime/kv.py.
@@ -186,46 +195,141 @@ std::int64_t open_kernel(const ffi::String& path) {
   const auto scratch = reinterpret_cast<CpuScratchBytes>(find(kCpuScratchSymbol));
   if (worker == nullptr || scratch == nullptr)
     fail(std::string(path) + " exports no " + (worker ? kCpuScratchSymbol : kCpuWorkerSymbol));
-  const auto transform = reinterpret_cast<CpuTransformKeys>(find(kCpuTransformSymbol));
-  return reinterpret_cast<std::int64_t>(new Kernel{path, worker, scratch(), transform});
+  auto* kernel = new Kernel{path};
+  kernel->worker = worker;
+  kernel->scratch_bytes = scratch();
+  kernel->transform_keys = reinterpret_cast<CpuTransformKeys>(find(kCpuTransformSymbol));
+  return reinterpret_cast<std::int64_t>(kernel);
 }
 
-// (run, forget, planned) of a launcher that lives as long as any of them.
-ffi::Array<ffi::Function> make_launcher(std::int64_t kernel, const ffi::Array<std::int64_t>& pool,
-                                        const ffi::Array<std::int64_t>& words, double lse_scale,
-                                        ffi::TensorView arena, ffi::TensorView partial_out, ffi::TensorView partial_lse,
-                                        ffi::TensorView arrived, const ffi::Array<ffi::Array<ffi::Any>>& parameters) {
+// Touches no GPU: a cubin is loaded by the first launcher on a device.
+std::int64_t open_cubin(const ffi::String& path, std::int64_t threads, std::int64_t shared_bytes) {
+  auto* kernel = new Kernel{path};
+  kernel->cubin = std::make_unique<cuda::Cubin>(path);
+  kernel->threads = static_cast<int>(threads);
+  kernel->shared_bytes = static_cast<int>(shared_bytes);
+  return reinterpret_cast<std::int64_t>(kernel);
+}
+
+void use_cuda_library(const ffi::String& name) { cuda::use_library(name); }
+
+// What a launcher needs to live on: the arena (of bytes) and partials, held for as long as the launcher.
+struct Workspace {
+  ffi::Tensor arena, partial_out, partial_lse, arrived;
+};
+
+// Pool, then type, num_qo_heads, num_kv_heads, softmax, num_levels; see runtime/engine.py.
+LaunchSpec read_spec(const ffi::Array<std::int64_t>& pool, const ffi::Array<std::int64_t>& words, double lse_scale,
+                     const Workspace& workspace) {
   LaunchSpec spec{};
-  spec.kernel = kernel_of(kernel);
   spec.pool = read_pool(pool);
   spec.type = static_cast<Type>(words[0]);
   spec.num_qo_heads = static_cast<std::int32_t>(words[1]);
   spec.num_kv_heads = static_cast<std::int32_t>(words[2]);
   spec.softmax = words[3] != 0;
-  spec.threads = static_cast<int>(words[4]);
+  spec.num_levels = static_cast<std::int32_t>(words[4]);
   spec.lse_scale = lse_scale;
-  spec.plan = static_cast<PlanHeader*>(arena.data_ptr());
-  spec.partial_out = static_cast<float*>(partial_out.data_ptr());
-  spec.partial_lse = static_cast<float*>(partial_lse.data_ptr());
-  spec.arrived = static_cast<std::uint32_t*>(arrived.data_ptr());
-  const auto launcher = std::make_shared<Launcher>(spec, read_arguments(parameters, words[5] != 0));
+  spec.partial_out = static_cast<float*>(workspace.partial_out.data_ptr());
+  spec.partial_lse = static_cast<float*>(workspace.partial_lse.data_ptr());
+  spec.arrived = static_cast<std::uint32_t*>(workspace.arrived.data_ptr());
+  return spec;
+}
+
+// Reads the tensors of a call, q, k, v or None, out, lse or None, raw, then the value of every parameter from `first`,
+// and hands them on.
+template <class Body>
+void with_call(ffi::PackedArgs args, int first, Body body) {
+  constexpr int kMost = 64;
+  const int count = args.size() - first;
+  Value few[kMost];
+  std::vector<Value> many(count > kMost ? count : 0);
+  Value* values = count > kMost ? many.data() : few;
+  for (int i = 0; i < count; ++i) values[i] = read_value(args[first + i]);
+  body(Call{read_tensor(args[0], "q"), read_tensor(args[1], "kv"), read_optional_tensor(args[2], "kv"),
+            read_tensor(args[3], "out"), read_optional_tensor(args[4], "lse"), args[5].cast<bool>(), values});
+}
+
+// (run, forget, planned) of a launcher that lives as long as any of them.
+ffi::Array<ffi::Function> make_launcher(std::int64_t kernel, std::int64_t threads,
+                                        const ffi::Array<std::int64_t>& pool, const ffi::Array<std::int64_t>& words,
+                                        double lse_scale, ffi::Tensor arena, ffi::Tensor partial_out,
+                                        ffi::Tensor partial_lse, ffi::Tensor arrived,
+                                        const ffi::Array<ffi::Array<ffi::Any>>& parameters, bool check) {
+  struct Own {
+    Workspace workspace;
+    Launcher launcher;
+  };
+  const Workspace workspace{arena, partial_out, partial_lse, arrived};
+  const auto own = std::shared_ptr<Own>(new Own{
+      workspace, {read_spec(pool, words, lse_scale, workspace), kernel_of(kernel), static_cast<int>(threads),
+                  static_cast<PlanHeader*>(arena.data_ptr()), read_arguments(parameters, check)}});
 
   // run(q, k, v or None, out, lse or None, raw, value of every parameter…)
-  ffi::Function run = ffi::Function::FromPacked([launcher](ffi::PackedArgs args, ffi::Any*) {
-    constexpr int kFixed = 6, kMost = 64;
-    const int count = args.size() - kFixed;
-    Value few[kMost];
-    std::vector<Value> many(count > kMost ? count : 0);
-    Value* values = count > kMost ? many.data() : few;
-    for (int i = 0; i < count; ++i) values[i] = read_value(args[kFixed + i]);
-    launcher->run({read_tensor(args[0], "q"), read_tensor(args[1], "kv"), read_optional_tensor(args[2], "kv"),
-                   read_tensor(args[3], "out"), read_optional_tensor(args[4], "lse"), args[5].cast<bool>(), values});
+  ffi::Function run = ffi::Function::FromPacked([own](ffi::PackedArgs args, ffi::Any*) {
+    with_call(args, 6, [&](const Call& call) { own->launcher.run(call); });
   });
-  ffi::Function forget = ffi::Function::FromPacked([launcher](ffi::PackedArgs, ffi::Any*) { launcher->forget(); });
+  ffi::Function forget = ffi::Function::FromPacked([own](ffi::PackedArgs, ffi::Any*) { own->launcher.forget(); });
   // planned(value of every parameter…), of which the planned ones count
   ffi::Function planned = ffi::Function::FromPacked(
-      [launcher](ffi::PackedArgs args, ffi::Any*) { launcher->planned(read_values(args, 0).data()); });
+      [own](ffi::PackedArgs args, ffi::Any*) { own->launcher.planned(read_values(args, 0).data()); });
   return {run, forget, planned};
+}
+
+cuda::Stream stream_of(const ffi::AnyView& handle) {
+  return reinterpret_cast<cuda::Stream>(handle.cast<std::int64_t>());
+}
+
+// (run, begin, planned, commit, release_graphs) of a launcher that lives as long as any of them.  `device` is DLPack's
+// (type, index), `queues` a kernel and its CTAs each, `buffers` pinned bytes [number, bytes of the arena].
+ffi::Array<ffi::Function> make_cuda_launcher(const ffi::Array<std::int64_t>& queues,
+                                             const ffi::Array<std::int64_t>& device,
+                                             const ffi::Array<std::int64_t>& pool,
+                                             const ffi::Array<std::int64_t>& words, double lse_scale, ffi::Tensor arena,
+                                             ffi::Tensor partial_out, ffi::Tensor partial_lse, ffi::Tensor arrived,
+                                             ffi::Tensor zeros, ffi::Tensor buffers,
+                                             const ffi::Array<ffi::Array<ffi::Any>>& parameters, bool check) {
+  struct Own {
+    Workspace workspace;
+    ffi::Tensor zeros, buffers;
+    CudaLauncher launcher;  // last, since it waits for the device before the rest goes
+  };
+  const Workspace workspace{arena, partial_out, partial_lse, arrived};
+  const DLDevice place{static_cast<DLDeviceType>(device[0]), static_cast<std::int32_t>(device[1])};
+  CudaSpec spec{};
+  spec.common = read_spec(pool, words, lse_scale, workspace);
+  spec.common.pool.device = place;
+  spec.device = place.device_id;
+  for (std::size_t i = 0; i + 1 < queues.size(); i += 2)
+    spec.queues.push_back({kernel_of(queues[i]), static_cast<std::int32_t>(queues[i + 1])});
+  spec.arena = reinterpret_cast<cuda::Address>(arena.data_ptr());
+  for (std::int64_t i = 0; i < buffers.size(0); ++i)
+    spec.buffers.push_back(static_cast<std::byte*>(buffers.data_ptr()) + i * buffers.size(1));
+  const auto own = std::shared_ptr<Own>(new Own{
+      workspace, zeros, buffers, {std::move(spec), read_arguments(parameters, check, {place, zeros.data_ptr()})}});
+
+  // run(q, k, v or None, out, lse or None, raw, stream, value of every parameter…)
+  ffi::Function run = ffi::Function::FromPacked([own](ffi::PackedArgs args, ffi::Any*) {
+    with_call(args, 7, [&](const Call& call) { own->launcher.run(call, stream_of(args[6])); });
+  });
+  ffi::Function begin = ffi::Function::FromPacked([own](ffi::PackedArgs args, ffi::Any* buffer) {
+    *buffer = static_cast<std::int64_t>(own->launcher.begin(stream_of(args[0])));
+  });
+  ffi::Function planned = ffi::Function::FromPacked(
+      [own](ffi::PackedArgs args, ffi::Any*) { own->launcher.planned(read_values(args, 0).data()); });
+  ffi::Function commit = ffi::Function::FromPacked(
+      [own](ffi::PackedArgs args, ffi::Any*) { own->launcher.commit(stream_of(args[0])); });
+  ffi::Function release_graphs =
+      ffi::Function::FromPacked([own](ffi::PackedArgs, ffi::Any*) { own->launcher.release_graphs(); });
+  return {run, begin, planned, commit, release_graphs};
+}
+
+// check(value of every parameter…): refuses what lies outside its declared range.  Tensors are on the CPU, and have been
+// checked otherwise.
+ffi::Function make_range_check(const ffi::Array<ffi::Array<ffi::Any>>& parameters) {
+  const auto arguments = std::make_shared<Arguments>(read_arguments(parameters, true));
+  return ffi::Function::FromPacked([arguments](ffi::PackedArgs args, ffi::Any*) {
+    arguments->fill(read_values(args, 0).data(), Extents{});
+  });
 }
 
 // out, lse or None, natural, threads, (out, lse or None) of every state…
@@ -286,7 +390,11 @@ ffi::Function make_append(std::int64_t kernel, const ffi::Array<std::int64_t>& p
 }  // namespace attngen::host
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(open_kernel, attngen::host::open_kernel);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(open_cubin, attngen::host::open_cubin);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(use_cuda_library, attngen::host::use_cuda_library);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(launcher, attngen::host::make_launcher);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(cuda_launcher, attngen::host::make_cuda_launcher);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(range_check, attngen::host::make_range_check);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(map_slots, attngen::host::map_request_slots);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(append, attngen::host::make_append);
 

@@ -4,9 +4,11 @@
 #include <dlpack/dlpack.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "attngen/work.hpp"
+#include "cuda.hpp"
 
 namespace attngen::host {
 
@@ -27,15 +29,26 @@ struct TypeRow {
 const TypeRow& type_row(Type type);
 bool same_type(DLDataType a, Type b);
 
-// "bf16[3, 8, 128]", as messages call a tensor.
-std::string describe(const DLTensor& tensor);
+inline constexpr DLDevice kCpu{kDLCPU, 0};
 
-// A loaded kernel; lives as long as the process.
+bool same_device(DLDevice a, DLDevice b);
+
+// "cuda:1", as torch has it.
+std::string device_name(DLDevice device);
+
+// "bf16[3, 8, 128]", as messages call a tensor; with its device where that isn't `expected`, or isn't the CPU.
+std::string describe(const DLTensor& tensor, DLDevice expected = kCpu);
+
+// An opened kernel; lives as long as the process.
 struct Kernel {
   std::string path;
-  CpuWorker worker;
-  std::int64_t scratch_bytes;
-  CpuTransformKeys transform_keys;  // nullptr where the variant has no key stage
+  // On a CPU, a shared object that is loaded:
+  CpuWorker worker = nullptr;
+  std::int64_t scratch_bytes = 0;
+  CpuTransformKeys transform_keys = nullptr;  // nullptr where the variant has no key stage
+  // On a GPU, a cubin that is loaded on a device when that first needs it:
+  std::unique_ptr<cuda::Cubin> cubin = nullptr;
+  int threads = 0, shared_bytes = 0;
 };
 
 template <class T = char>

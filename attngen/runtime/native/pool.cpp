@@ -6,7 +6,9 @@
 namespace attngen::host {
 namespace {
 
-std::string wanted(Type type, const Axis* axes, std::size_t count) {
+constexpr std::int64_t kRowAlignment = 16;  // bytes of one asynchronous copy to shared memory
+
+std::string wanted(Type type, const Axis* axes, std::size_t count, DLDevice device) {
   std::string text = std::string(type_row(type).name) + "[";
   for (std::size_t i = 0; i < count; ++i) {
     if (i) text += ", ";
@@ -15,7 +17,7 @@ std::string wanted(Type type, const Axis* axes, std::size_t count) {
     if (axes[i].name) text += axes[i].at_least ? " >= " : " = ";
     text += std::to_string(axes[i].size);
   }
-  return text + "] on cpu";
+  return text + "] on " + device_name(device);
 }
 
 bool fits(const DLTensor& tensor, const Axis* axes, std::size_t count) {
@@ -28,9 +30,9 @@ bool fits(const DLTensor& tensor, const Axis* axes, std::size_t count) {
 }
 
 void check(const std::string& what, const DLTensor& tensor, Type type, const Axis* axes, std::size_t count,
-           bool free_strides) {
-  if (tensor.device.device_type != kDLCPU || !same_type(tensor.dtype, type) || !fits(tensor, axes, count))
-    refuse(what + " is " + describe(tensor) + "; it needs " + wanted(type, axes, count));
+           bool free_strides, DLDevice device) {
+  if (!same_device(tensor.device, device) || !same_type(tensor.dtype, type) || !fits(tensor, axes, count))
+    refuse(what + " is " + describe(tensor, device) + "; it needs " + wanted(type, axes, count, device));
   if (!free_strides && stride(tensor, tensor.ndim - 1) != 1)
     refuse(what + " has stride " + std::to_string(stride(tensor, tensor.ndim - 1)) +
            " along its last dimension; it needs 1 (`.contiguous()` makes it so)");
@@ -55,7 +57,7 @@ Half view_half(const PoolSpec& spec, const std::string& what, const DLTensor& te
     axes = {{"blocks", -1}, {nullptr, spec.block_size}, {"Hk", spec.heads}, {both || part == 0 ? "D" : "Dv", lanes}};
   }
   if (both) axes.insert(axes.begin() + 1, Axis{"K and V", 2});
-  check(what, tensor, spec.type, axes.data(), axes.size(), false);
+  check(what, tensor, spec.type, axes.data(), axes.size(), false, spec.device);
   const int next = both ? 2 : 1;
   Half half;
   half.memory = data(tensor) + (both ? part * stride(tensor, 1) * type_row(spec.type).bytes : 0);
@@ -73,8 +75,21 @@ Half view_half(const PoolSpec& spec, const std::string& what, const DLTensor& te
 }  // namespace
 
 void check_tensor(const std::string& what, const DLTensor& tensor, Type type, std::initializer_list<Axis> axes,
-                  bool free_strides) {
-  check(what, tensor, type, axes.begin(), axes.size(), free_strides);
+                  bool free_strides, DLDevice device) {
+  check(what, tensor, type, axes.begin(), axes.size(), free_strides, device);
+}
+
+void check_aligned(const std::string& what, const DLTensor& tensor) {
+  const std::int64_t bytes = (tensor.dtype.bits + 7) / 8;
+  if (tensor.shape[tensor.ndim - 1] == 0) return;
+  if (const auto address = reinterpret_cast<std::uintptr_t>(data(tensor)); address % kRowAlignment != 0)
+    refuse(what + " starts " + std::to_string(address % kRowAlignment) +
+           " bytes past a multiple of 16; a GPU needs rows that start at multiples of 16 bytes");
+  for (int axis = 0; axis + 1 < tensor.ndim; ++axis)
+    if (tensor.shape[axis] > 1 && stride(tensor, axis) * bytes % kRowAlignment != 0)
+      refuse(what + " is " + describe(tensor, tensor.device) + " with stride " + std::to_string(stride(tensor, axis)) +
+             " along dimension " + std::to_string(axis) + ", which is " +
+             std::to_string(stride(tensor, axis) * bytes) + " bytes; a GPU needs a multiple of 16 bytes");
 }
 
 void check_writable(const std::string& what, const DLTensor& tensor) {
