@@ -38,3 +38,5 @@ STORAGE: Final[dict[str, Storage]] = {
 
 OPERANDS: Final = ("f32", "bf16", "f16")  # types of q, k', v' and P
 POOLS: Final = ("f32", "bf16", "f16", "e4m3", "e5m2")  # types of a K/V pool
+GPU_OPERANDS: Final = ("bf16", "f16")  # what GPU kernels multiply
+NARROW_POOLS: Final = ("e4m3", "e5m2")  # pools that they convert

@@ -38,7 +38,7 @@ _BITWISE: Final = (BIT_AND, BIT_XOR, BIT_OR)
 _RESERVED: Final = KEYWORDS | {
     "row", "column", "lane", "lanes", "s", "lse", "at", "args", "F", "I", "Row", "Column", "Lanes", "simd", "math",
     "select", "narrow", "as_mask", "attngen", "scale_log2", "sizes", "query", "key", "value", "logits", "mask", "sink",
-    "output", "value_scale", "std", "errno",
+    "output", "value_scale", "std", "errno", "tables", "into",
 }  # fmt: skip
 _LIKE_A_MACRO: Final = re.compile(r"_|[A-Z][A-Z0-9_]+$")  # __FILE__, NAN, EOF
 
@@ -250,7 +250,7 @@ class Emitter:
             case "lane_at":
                 return _call("lane.at" if args else f"lane.{node.payload}", args)
             case "table":
-                return _call("lane.table", [Text(str(node.payload).replace(":", "_"))])
+                return _call("lane.table", [Text(f"tables->{str(node.payload).replace(':', '_')}")])
             case _:
                 raise AssertionError(node.kind)
 

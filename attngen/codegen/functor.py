@@ -59,12 +59,28 @@ def functor_name(variant: Variant) -> str:
     return "".join(part[:1].upper() + part[1:] for part in variant.name.split("_")) + "Functor"
 
 
-def functor_text(variant: Variant, config: KernelConfig) -> str:
-    """The functor header of a variant that has been through the passes; the same bytes for the same input."""
-    return render("functor.hpp.jinja", FILE, _Functor(variant, config).values())
+@dataclass(frozen=True, slots=True)
+class Functor:
+    """A functor's struct, its header's text, its argument words, and what its vector stages read besides their lanes.
+
+    `tables` counts lane tables; `lane_at` says that some stage reads lanes by index.
+    """
+
+    name: str
+    text: str
+    words: int
+    tables: int
+    lane_at: bool
 
 
-class _Functor:
+def make_functor(variant: Variant, config: KernelConfig) -> Functor:
+    """The functor of a variant that has been through the passes; the same bytes for the same input."""
+    writer = _Writer(variant, config)
+    text = render("functor.hpp.jinja", FILE, writer.values())
+    return Functor(functor_name(variant), text, writer.words, len(writer.all_tables), writer.lane_at)
+
+
+class _Writer:
     def __init__(self, variant: Variant, config: KernelConfig) -> None:
         if variant.functions:
             raise ValueError(f"variant {variant.name}: functions must be inlined before code is generated")
@@ -76,9 +92,20 @@ class _Functor:
         self.launch_statements = self._assigning(self._bindings("launch"), self.launch, "")
         self.tables = {b.name: b.value for b in variant.bindings if b.scope == "lane"}
         self.derived_tables: set[str] = set()
+        self.lane_at = False  # some vector stage reads lanes by index
         self.column_varying: dict[str, bool] = {}
 
     # Members --------------------------------------------------------------------------------------
+
+    @property
+    def words(self) -> int:
+        """Argument words of all parameters."""
+        return 2 * len(self.variant.scalars) + sum(1 + 2 * len(t.dims) for t in self.variant.tensors)
+
+    @property
+    def all_tables(self) -> tuple[str, ...]:
+        """The members of Tables, complete once the hooks are written."""
+        return (*self.tables, *(_derived(table)[0] for table in sorted(self.derived_tables)))
 
     def _parameters(self) -> list[tuple[str, str, str]]:
         """(type, member, initialiser) of every parameter, in the order of the argument words."""
@@ -124,7 +151,7 @@ class _Functor:
         leaves: Leaves = {("var", variable): Leaf("lane.self()", varying=True, in_lane=True)}
         leaves["index", "d"] = Leaf("lane.d()", varying=True, in_lane=True)
         for name in self.tables:
-            leaves["var", name] = Leaf(f"lane.table({name})", varying=True, in_lane=True)
+            leaves["var", name] = Leaf(f"lane.table(tables->{name})", varying=True, in_lane=True)
         return leaves
 
     # Emission -------------------------------------------------------------------------------------
@@ -171,6 +198,7 @@ class _Functor:
         emitter = self._emitter(graph, leaves | self._lane_leaves(variable))
         statements = emitter.block([root])
         self.derived_tables |= {str(node.payload) for node in graph.nodes if node.kind == "table"}
+        self.lane_at |= any(node.kind == "lane_at" and node.payload == "index" for node in graph.nodes)
         if emitter.in_lane[root]:
             body, value = emitter.lane_block(root)
         else:
@@ -240,24 +268,40 @@ class _Functor:
         if scale is not None and not isinstance(scale, Const):
             before, text, _, _ = self._value(scale, self.launch)
             statements += [*before, Statement(f"scale_log2 = {text};", scale.span)]
-        return _lines([*statements, *self._fill_tables()])
+        return _lines(statements)
 
-    def _fill_tables(self) -> list[Statement]:
+    def _table_hooks(self) -> list[Hook]:
+        """What fills Tables, entry by entry, so that the threads of a CTA share the work."""
+        signature = "(Tables& into, std::int32_t first, std::int32_t step) const"
+        bodies = {"fill": self._fill(), "derive": self._derive()}
+        return [
+            Hook("", f"void {name}{signature if body else '(Tables&, std::int32_t, std::int32_t) const'}", _lines(body))
+            for name, body in bodies.items()
+        ]
+
+    def _fill(self) -> list[Statement]:
+        """The tables that hold bindings; each may read earlier ones at its own entry."""
         if not self.tables:
             return []
-        statements = [Statement(f"for (std::int32_t d = 0; d < {self._longest}; ++d) {{", NOWHERE)]
+        statements = [Statement(_entries(self._longest), NOWHERE)]
         leaves = self.launch | {("index", "d"): Leaf("d")}
-        leaves |= {("var", name): Leaf(f"{name}[d]") for name in self.tables}
+        leaves |= {("var", name): Leaf(f"into.{name}[d]") for name in self.tables}
         for name, value in self.tables.items():
             before, text, _, _ = self._value(value, leaves)
-            inner = [*before, Statement(f"{name}[d] = {text};", value.span)]
+            inner = [*before, Statement(f"into.{name}[d] = {text};", value.span)]
             statements += _indented(_braced(inner) if before else inner)
-        statements.append(Statement("}", NOWHERE))
+        return [*statements, Statement("}", NOWHERE)]
+
+    def _derive(self) -> list[Statement]:
+        """The tables that other tables' partners are read from."""
+        statements = []
         for table in sorted(self.derived_tables):
-            name, partner, lanes = table.split(":")
-            index = "d ^ 1" if partner == "pair" else f"(d + {int(lanes) // 2}) % {lanes}"
-            line = f"for (std::int32_t d = 0; d < {lanes}; ++d) {table.replace(':', '_')}[d] = {name}[{index}];"
-            statements.append(Statement(line, NOWHERE))
+            copy, name, index, lanes = _derived(table)
+            statements += [
+                Statement(_entries(lanes), NOWHERE),
+                Statement(f"  into.{copy}[d] = into.{name}[{index}];", NOWHERE),
+                Statement("}", NOWHERE),
+            ]
         return statements
 
     @property
@@ -266,7 +310,7 @@ class _Functor:
 
     # The whole ------------------------------------------------------------------------------------
 
-    def _flags(self) -> list[str]:
+    def _flags(self, hooks: Sequence[Hook]) -> list[str]:
         variant = self.variant
         flags = {
             "kSoftmax": variant.softmax,
@@ -277,6 +321,9 @@ class _Functor:
             "kHasMask": variant.mask is not None,
             "kHasSink": variant.sink is not None,
             "kHasOutput": variant.output is not None,
+            "kHasTables": bool(self.tables),
+            "kUsesLaneAt": self.lane_at,
+            "kReadsSlot": any("column.slot" in line for hook in hooks for line in hook.body),
         }
         bound = -1.0 if variant.logit_bound is None else variant.logit_bound
         lines = [f"bool {name} = {str(value).lower()}" for name, value in flags.items()]
@@ -292,11 +339,13 @@ class _Functor:
 
     def _fields(self) -> list[str]:
         launch = [f"{UNIFORM_TYPES[b.value.type.base]} {b.name}" for b in self._bindings("launch")]
-        padded = -(-self._longest // 16) * 16
-        tables = [*self.tables, *(table.replace(":", "_") for table in sorted(self.derived_tables))]
         scale = self.variant.scale_log2
         own_scale = ["float scale_log2"] if scale is not None and not isinstance(scale, Const) else []
-        return [*own_scale, *launch, *(f"alignas(64) float {name}[{padded}]" for name in tables)]
+        return [*own_scale, *launch, "const Tables* tables = nullptr"]
+
+    def _table_fields(self) -> list[str]:
+        padded = -(-self._longest // 16) * 16
+        return [f"alignas(16) float {name}[{padded}]" for name in self.all_tables]
 
     def _column_field(self, binding: Binding) -> str:
         types = VARYING_TYPES if self.column_varying[binding.name] else UNIFORM_TYPES
@@ -311,17 +360,29 @@ class _Functor:
         return {
             "title": _title(self.variant, self.config),
             "name": functor_name(self.variant),
-            "flags": self._flags(),
+            "flags": self._flags(hooks),
             "parameters": [
                 *(["Sizes sizes"] if keep_sizes else []),
                 *(f"{kind} {member}" for kind, member, _ in self.members),
             ],
+            "tables": self._table_fields(),
             "fields": self._fields(),
             "constructor": Hook("", self._constructor_head(keep_sizes, "sizes." in "".join(constructor)), constructor),
             "row_fields": [f"{UNIFORM_TYPES[b.value.type.base]} {b.name}" for b in self._bindings("row")],
             "column_fields": [self._column_field(b) for b in self._bindings("column")],
-            "hooks": hooks,
+            "hooks": [*self._table_hooks(), *hooks],
         }
+
+
+def _entries(count: int) -> str:
+    return f"for (std::int32_t d = first; d < {count}; d += step) {{"
+
+
+def _derived(table: str) -> tuple[str, str, str, int]:
+    """A derived table of the graph as (member, the table it copies, the entry it copies from, lanes)."""
+    name, partner, lanes = table.split(":")
+    index = "d ^ 1" if partner == "pair" else f"(d + {int(lanes) // 2}) % {lanes}"
+    return table.replace(":", "_"), name, index, int(lanes)
 
 
 def _indented(statements: Sequence[Statement]) -> list[Statement]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from attngen.codegen.backends import cpu
+from dataclasses import replace
+
+from attngen.codegen.backends import cpu, fa2
 from attngen.codegen.bounds import bound_programs
+from attngen.codegen.functor import Functor, make_functor
 from attngen.codegen.source import KernelConfig, KernelSource, Manifest, Parameter
-from attngen.codegen.target import Target, find_target
+from attngen.codegen.target import Cpu, Gpu, find_target
+from attngen.codegen.tiles import shared_bytes, tile
 from attngen.ir.nodes import Load, Variant
 from attngen.ir.passes import plan_scalars
 from attngen.ir.walk import free_vars, nodes, scalar_names
@@ -16,17 +20,49 @@ __all__ = ["generate", "manifest"]
 def generate(variant: Variant, config: KernelConfig) -> KernelSource:
     """The kernel of a specialised, fully lowered variant; the same input gives the same bytes."""
     target = find_target(config.target)
-    fast = ("-DATTNGEN_FAST_MATH=1",) if config.fast_math else ()
+    functor = make_functor(variant, config)
+    known = manifest(variant, config)
+    return _on_cpu(functor, known, target) if isinstance(target, Cpu) else _on_gpu(functor, known, target)
+
+
+def _on_cpu(functor: Functor, known: Manifest, target: Cpu) -> KernelSource:
+    config = known.config
     return KernelSource(
-        files=cpu.kernel_files(variant, config, target),
+        files=cpu.kernel_files(functor, config, target),
         main=cpu.MAIN,
-        flags=(*target.flags, *fast),
-        manifest=manifest(variant, config, target),
+        flags=(*target.flags, *_fast_math(config)),
+        manifest=replace(known, tiles=target.tiles(config.kv_dtype), isa=target.isa),
     )
 
 
-def manifest(variant: Variant, config: KernelConfig, target: Target) -> Manifest:
-    """What the runtime must know of the kernel."""
+def _on_gpu(functor: Functor, known: Manifest, target: Gpu) -> KernelSource:
+    """The best tile's kernel, with those of the others as its fallbacks."""
+    config = known.config
+    first, *others = (
+        KernelSource(
+            files=fa2.kernel_files(functor, config, shape),
+            main=fa2.MAIN,
+            flags=(*target.flags, *_fast_math(config)),
+            manifest=replace(
+                known,
+                tiles=(tile(config, shape),),
+                warps=shape.warps,
+                stages=shape.stages,
+                ctas_per_sm=shape.ctas_per_sm,
+                shared_bytes=shared_bytes(config, shape, fa2.extras(functor)),
+            ),
+        )
+        for shape in fa2.candidates(config, target, functor)
+    )
+    return replace(first, fallbacks=tuple(others))
+
+
+def _fast_math(config: KernelConfig) -> tuple[str, ...]:
+    return ("-DATTNGEN_FAST_MATH=1",) if config.fast_math else ()
+
+
+def manifest(variant: Variant, config: KernelConfig) -> Manifest:
+    """What the runtime must know of the kernel, on any target; its tiles are still missing."""
     return Manifest(
         variant=variant.name,
         config=config,
@@ -37,9 +73,8 @@ def manifest(variant: Variant, config: KernelConfig, target: Target) -> Manifest
         has_output=variant.output is not None,
         has_key=variant.key is not None,
         key_bounds=bound_programs(variant),
-        tiles=target.tiles(config.kv_dtype),
+        tiles=(),
         logit_bound=variant.logit_bound,
-        isa=target.isa,
     )
 
 

@@ -16,7 +16,8 @@ Phase: TypeAlias = Literal["plan", "run"]
 class KernelConfig:
     """Everything besides the variant that decides a kernel's text; together they are the cache key.
 
-    `target` is a row of `target.TARGETS` ("cpu-avx512"); types are rows of dtypes.STORAGE.
+    `target` is a row of `target.TARGETS` ("cpu-avx512") or `target.GPUS` ("sm90"); types are rows of dtypes.STORAGE.
+    `rows` are the packed query rows of a GPU kernel's one tile, 0 on a CPU.
     """
 
     target: str
@@ -26,6 +27,7 @@ class KernelConfig:
     kv_dtype: str
     keys: Literal["raw", "transformed"] = "raw"
     fast_math: bool = False
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ class Manifest:
 
     `key_bounds` are four postfix programs (first, full_from, full_to, last) of [op, operand] pairs; the operations
     are include/attngen/bounds.hpp's.  Empty where no bounds are known: every key is visited and masked.
+
+    A GPU kernel has one tile.  Its launch takes 32 · `warps` threads a CTA and `shared_bytes` of dynamic shared memory,
+    and `ctas_per_sm` CTAs fit an SM; `registers` a thread and bytes of `spills` are what ptxas reported.
     """
 
     variant: str
@@ -76,6 +81,12 @@ class Manifest:
     tiles: tuple[Tile, ...]
     logit_bound: float | None = None
     isa: tuple[str, ...] = ()  # /proc/cpuinfo flags that the code needs
+    warps: int = 0
+    stages: int = 0
+    ctas_per_sm: int = 0
+    shared_bytes: int = 0
+    registers: int = 0
+    spills: int = 0
 
     def to_json(self) -> str:
         """The text of manifest.json."""
@@ -101,9 +112,13 @@ def _tuple(value: list[Any] | None) -> tuple[Any, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """The generated files by name, the one to compile, and the compiler flags that the target adds."""
+    """The generated files by name, the one to compile, and the compiler flags that the target adds.
+
+    `fallbacks` are the same kernel in other tiles, best first, for where this one needs more registers than there are.
+    """
 
     files: dict[str, str]
     main: str
     flags: tuple[str, ...]
     manifest: Manifest
+    fallbacks: tuple[KernelSource, ...] = ()

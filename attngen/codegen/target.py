@@ -1,4 +1,4 @@
-"""What can be compiled for: one row a target, with the compiler flags, the vector width and the tiles it implies."""
+"""What can be compiled for: one row a target, with the compiler flags and what the machine offers a kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attngen.codegen.source import Tile
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Cpu:
     """A CPU: `isa` are the /proc/cpuinfo flags that its code needs, `width` the f32 lanes of a vector.
 
     `amx` says that bf16 operands are multiplied on AMX tiles; all others are on vectors.
@@ -47,18 +47,50 @@ _ISA_AVX512: Final = (*_ISA_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
 _ISA_AMX: Final = (*_ISA_AVX512, "avx512_bf16", "amx_tile", "amx_bf16")
 
 # The best first: "cpu" is the first that a machine can run.
-TARGETS: Final[dict[str, Target]] = {
+TARGETS: Final[dict[str, Cpu]] = {
     row.name: row
     for row in (
-        Target("cpu-amx", 16, True, _AMX, _ISA_AMX),
-        Target("cpu-avx512", 16, False, _AVX512, _ISA_AVX512),
-        Target("cpu-avx2", 8, False, _AVX2, _ISA_AVX2),
+        Cpu("cpu-amx", 16, True, _AMX, _ISA_AMX),
+        Cpu("cpu-avx512", 16, False, _AVX512, _ISA_AVX512),
+        Cpu("cpu-avx2", 8, False, _AVX2, _ISA_AVX2),
     )
 }
 
 
-def find_target(name: str) -> Target:
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU: the architecture that its code is for, and its shared memory in bytes, of an SM and of the largest CTA."""
+
+    name: str
+    arch: str
+    shared_sm: int
+    shared_block: int
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What the compiler is told of it; nvcc and NVRTC both know this spelling."""
+        return (f"-arch={self.arch}",)
+
+
+_KIB: Final = 1024
+
+# NOTE: an `a` architecture's code runs on that very compute capability only, plain code on later minor versions too.
+GPUS: Final[dict[str, Gpu]] = {
+    row.name: row
+    for row in (
+        Gpu("sm80", "sm_80", 164 * _KIB, 163 * _KIB),
+        Gpu("sm86", "sm_86", 100 * _KIB, 99 * _KIB),
+        Gpu("sm89", "sm_89", 100 * _KIB, 99 * _KIB),
+        Gpu("sm90", "sm_90a", 228 * _KIB, 227 * _KIB),
+        Gpu("sm100", "sm_100a", 228 * _KIB, 227 * _KIB),
+        Gpu("sm120", "sm_120a", 100 * _KIB, 99 * _KIB),
+    )
+}
+
+
+def find_target(name: str) -> Cpu | Gpu:
     """The row of that name, or a ValueError that lists the known ones."""
-    if name not in TARGETS:
-        raise ValueError(f"target: got {name!r}, needs one of {', '.join(TARGETS)}")
-    return TARGETS[name]
+    row = TARGETS.get(name) or GPUS.get(name)
+    if row is None:
+        raise ValueError(f"target: got {name!r}, needs one of {', '.join((*TARGETS, *GPUS))}")
+    return row

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attngen.codegen.target import TARGETS, Target
+from attngen.codegen.target import TARGETS, Cpu
 
 INCLUDE = Path(__file__).parents[2] / "attngen" / "include"
 FLAGS = ("-std=c++20", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
@@ -24,7 +24,7 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(line.split(":")[1].split())
 
 
-def runnable_targets() -> list[Target]:
+def runnable_targets() -> list[Cpu]:
     """The SIMD targets that this machine can execute; AMX adds nothing to functors."""
     rows = (TARGETS["cpu-avx2"], TARGETS["cpu-avx512"])
     return [row for row in rows if set(row.isa) <= cpu_flags()]
@@ -49,7 +49,7 @@ def run(command: list[str]) -> str:
     return log
 
 
-def shared_object(folder: Path, name: str, text: str, target: Target, *flags: str) -> ctypes.CDLL:
+def shared_object(folder: Path, name: str, text: str, target: Cpu, *flags: str) -> ctypes.CDLL:
     """Compile one translation unit and load it."""
     source, output = folder / f"{name}.cpp", folder / f"{name}.so"
     source.write_text(text)

@@ -22,7 +22,9 @@ READ = ("alibi", "gemma2", "gpt_oss", "neighbourhood_2d", "packed_documents", "q
 PROBE = """
 template <class Fn, class F, class I, class V>
 PROBE_FN void probe(const Word* args, Sizes sizes, const RowAt& at, ColumnAt<I> keys, F* s, float* x) {
-  const Fn fn(args, sizes);
+  Fn fn(args, sizes);
+  typename Fn::Tables tables;
+  use_tables(fn, tables);
   const typename Fn::Row row = fn.row(at);
   const auto column = fn.template column<F, I>(keys);
   const auto one = fn.template column<float, std::int32_t>({at.pos, at.row, at.hk});

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from attngen.codegen.functor import functor_name, functor_text
+from attngen.codegen.functor import functor_name, make_functor
 from attngen.codegen.source import KernelConfig
-from attngen.codegen.target import Target
+from attngen.codegen.target import Cpu
 from attngen.ir.evaluate import Environment, evaluate
 from attngen.ir.make import binary, call, cast, f32, i32, negative, select
 from attngen.ir.nodes import Binding, Const, Expr, Index, LaneAt, LaneSum, Let, Load, TensorParam, Type, Var, Variant
@@ -70,7 +70,9 @@ VARIANTS = {(number, lanes): lane_variant(number, lanes) for number in range(COU
 ENTRY = """
 static_assert(check_functor<{fn}, Lanes<{width}, {lanes}>>());
 extern "C" void query_{number}_{lanes}(const Word* args, float* x, int scalar) {{
-  const {fn} fn(args, {{ {lanes}, {lanes}, 4, 2, 2 }});
+  {fn} fn(args, {{ {lanes}, {lanes}, 4, 2, 2 }});
+  {fn}::Tables tables;
+  use_tables(fn, tables);
   const {fn}::Row row{{}};
   if (scalar) {{
     Lanes<1, {lanes}> lanes(x);
@@ -85,12 +87,12 @@ extern "C" void query_{number}_{lanes}(const Word* args, float* x, int scalar) {
 
 @pytest.fixture(scope="module", params=runnable_targets(), ids=lambda target: target.name)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    target: Target = request.param
+    target: Cpu = request.param
     folder: Path = tmp_path_factory.mktemp("lanes")
     text = '#include "attngen/lanes.hpp"\n'
     for (_, lanes), variant in VARIANTS.items():
         config = KernelConfig(target.name, lanes, lanes, "f32", "f32")
-        (folder / f"{variant.name}.hpp").write_text(functor_text(variant, config))
+        (folder / f"{variant.name}.hpp").write_text(make_functor(variant, config).text)
         text += f'#include "{variant.name}.hpp"\n'
     text += "using namespace attngen;\n"
     for (number, lanes), variant in VARIANTS.items():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from attngen.codegen.target import Target
+from attngen.codegen.target import Cpu
 from attngen.ir.builtins import IN_IR
 from tests.codegen.cxx import runnable_targets, shared_object
 
@@ -44,7 +44,7 @@ extern "C" void {name}_scalar(const float* a, const float* b, float* y, long n) 
 
 @pytest.fixture(scope="module", params=runnable_targets(), ids=lambda target: target.name)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    target: Target = request.param
+    target: Cpu = request.param
     text = '#include "attngen/math.hpp"\nusing namespace attngen;\n'
     text += "".join(ONE.format(name=name, width=target.width) for name in NAMES)
     text += "".join(TWO.format(name=name, width=target.width) for name in PAIRS)

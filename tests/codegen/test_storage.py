@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attngen.codegen.target import Target
+from attngen.codegen.target import Cpu
 from tests.codegen.cxx import runnable_targets, shared_object
 
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -28,7 +28,7 @@ extern "C" void encode_{name}(const float* x, {name}* y, long n, int vector) {{
 
 @pytest.fixture(scope="module", params=runnable_targets(), ids=lambda target: target.name)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    target: Target = request.param
+    target: Cpu = request.param
     text = '#include "attngen/storage.hpp"\nusing namespace attngen;\n'
     text += "".join(ENTRY.format(name=name, width=target.width) for name in TYPES)
     return shared_object(tmp_path_factory.mktemp("storage"), "storage", text, target, "-O2")

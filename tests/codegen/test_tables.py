@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from attngen.codegen import bounds, cxx_ops
 from attngen.codegen.bounds import bound_programs
 from attngen.codegen.cxx_ops import literal
-from attngen.codegen.target import TARGETS, find_target
+from attngen.codegen.target import GPUS, TARGETS, find_target
 from attngen.ir.builtins import IN_IR
 from attngen.ir.evaluate import Environment, evaluate
 from attngen.ir.make import COMPARISONS, binary, call, i32, select
@@ -55,7 +55,8 @@ def test_float_literals_are_exact(value: float) -> None:
 
 def test_targets() -> None:
     assert list(TARGETS) == ["cpu-amx", "cpu-avx512", "cpu-avx2"], "the best first"
-    with pytest.raises(ValueError, match=r"cpu-avx3.*cpu-amx, cpu-avx512, cpu-avx2"):
+    assert list(GPUS) == ["sm80", "sm86", "sm89", "sm90", "sm100", "sm120"]
+    with pytest.raises(ValueError, match=r"cpu-avx3.*cpu-amx, cpu-avx512, cpu-avx2, sm80"):
         find_target("cpu-avx3")
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from attngen.codegen.functor import functor_name, functor_text
+from attngen.codegen.functor import functor_name, make_functor
 from attngen.codegen.source import KernelConfig
-from attngen.codegen.target import Target
+from attngen.codegen.target import Cpu
 from attngen.ir.evaluate import Environment, evaluate
 from attngen.ir.nodes import Base, Binding, Const, Expr, Type, Variant
 from attngen.ir.numbers import NUMBERS_F32, round_f32
@@ -109,10 +109,10 @@ VARIANTS = tuple(random_variant(number) for number in range(COUNT))
 
 @pytest.fixture(scope="module", params=runnable_targets(), ids=lambda target: target.name)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    target: Target = request.param
+    target: Cpu = request.param
     folder: Path = tmp_path_factory.mktemp("triangle")
     for variant in VARIANTS:
-        (folder / f"{variant.name}.hpp").write_text(functor_text(variant, CONFIG))
+        (folder / f"{variant.name}.hpp").write_text(make_functor(variant, CONFIG).text)
     includes = "\n".join(f'#include "{variant.name}.hpp"' for variant in VARIANTS)
     text = PRELUDE.format(includes=includes) + PROBE
     for number, variant in enumerate(VARIANTS):

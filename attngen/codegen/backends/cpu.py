@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from attngen.codegen.functor import FILE, functor_name, functor_text
+from attngen.codegen.functor import FILE, Functor
 from attngen.codegen.render import render
 from attngen.codegen.source import KernelConfig
-from attngen.codegen.target import Target
+from attngen.codegen.target import Cpu
 from attngen.dtypes import OPERANDS, POOLS, STORAGE
-from attngen.ir.nodes import Variant
 
 MAIN: Final = "kernel.cpp"
 
 
-def kernel_files(variant: Variant, config: KernelConfig, target: Target) -> dict[str, str]:
+def kernel_files(functor: Functor, config: KernelConfig, target: Cpu) -> dict[str, str]:
     """The generated files by name; MAIN is the one to compile."""
     tiles = target.tiles(_one_of(config.kv_dtype, POOLS, "kv_dtype"))
+    if config.rows != 0:
+        raise ValueError(f"rows: got {config.rows}, a CPU kernel has tiles of several heights and needs 0")
     values = {
-        "functor": functor_name(variant),
+        "functor": functor.name,
         "head_dim": config.head_dim,
         "head_dim_v": config.head_dim_v,
         "width": target.width,
@@ -29,7 +30,7 @@ def kernel_files(variant: Variant, config: KernelConfig, target: Target) -> dict
         "query": STORAGE[_one_of(config.dtype, OPERANDS, "dtype")].cxx,
         "pool": STORAGE[config.kv_dtype].cxx,
     }
-    return {FILE: functor_text(variant, config), MAIN: render("cpu_kernel.cpp.jinja", MAIN, values)}
+    return {FILE: functor.text, MAIN: render("cpu_kernel.cpp.jinja", MAIN, values)}
 
 
 def _one_of(name: str, known: tuple[str, ...], argument: str) -> str:

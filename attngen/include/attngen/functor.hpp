@@ -43,6 +43,9 @@ struct ColumnAt {
 // A functor `Fn`, hook by hook.  Fn::Row derives from RowAt and Fn::Column<F, I> from ColumnAt<I>; both hold the values
 // hoisted to their scope.  Hooks that a variant doesn't have are absent, and their flag is false:
 //   kSoftmax kHasQuery kHasKey kHasValue kHasValueScale kHasMask kHasSink kHasOutput
+//   kHasTables    Tables isn't empty, so some vector stage reads `tables`
+//   kUsesLaneAt   some vector stage calls lane.at
+//   kReadsSlot    some hook reads a column's slot
 //   kLogitBound   |scale_log2 · logits| is at most this; negative where it isn't known
 //
 // Softmax on:  weight = exp2(scale_log2 · logits(dot)), so `logits` takes the bare dot product q'·k'.
@@ -54,6 +57,24 @@ concept HasScopes = requires(const Fn fn, RowAt row, ColumnAt<std::int32_t> colu
   { fn.template column<float, std::int32_t>(column) } -> std::derived_from<ColumnAt<std::int32_t>>;
   { fn.scale_log2 } -> std::convertible_to<float>;
 };
+
+// Floats for each lane that depend on the launch alone, Fn::Tables, lie outside the functor: one thread or many fill
+// the entries first, first + step, … of memory of their choice, first `fill`, then, behind a barrier, `derive`, and set
+// the functor's pointer.
+template <class Fn>
+concept HasTables = requires(const Fn fn, Fn mutable_fn, typename Fn::Tables& tables) {
+  fn.fill(tables, 0, 1);
+  fn.derive(tables, 0, 1);
+  mutable_fn.tables = &tables;
+};
+
+// Fills a functor's tables by one thread and hands them to it.
+template <class Fn>
+ATTNGEN_FN void use_tables(Fn& fn, typename Fn::Tables& tables) {
+  fn.fill(tables, 0, 1);
+  fn.derive(tables, 0, 1);
+  fn.tables = &tables;
+}
 
 template <class Fn>
 using ScalarColumn = typename Fn::template Column<float, std::int32_t>;
@@ -84,7 +105,7 @@ concept HasValueScale = !Fn::kHasValueScale || requires(const Fn fn, const Scala
 // and, on the `lane` that fn receives,
 //   lane.d()          the lane's index (I)             lane.self()        its value (F)
 //   lane.half()       lane (d + n/2) % n               lane.pair()        lane d ^ 1
-//   lane.at(index)    any lane, clamped                lane.table(p)      p[d], a launch-scope table of n floats
+//   lane.at(index)    any lane, clamped                lane.table(p)      p[d], a member of Tables
 template <class Fn, class Lanes>
 concept HasQuery = !Fn::kHasQuery || requires(const Fn fn, Lanes x, const typename Fn::Row row) { fn.query(x, row); };
 
@@ -101,6 +122,7 @@ concept HasOutput = !Fn::kHasOutput || requires(const Fn fn, Lanes x, const type
 template <class Fn, class Lanes>
 constexpr bool check_functor() {
   static_assert(HasScopes<Fn>, "functor: row, column, scale_log2 or the constructor breaks the contract");
+  static_assert(HasTables<Fn>, "functor: Tables, fill, derive or the pointer breaks the contract");
   static_assert(HasLogits<Fn>, "functor: logits breaks the contract");
   static_assert(HasMask<Fn>, "functor: mask breaks the contract");
   static_assert(HasSink<Fn>, "functor: sink breaks the contract");

@@ -17,10 +17,17 @@ struct Gemma2Functor {
   static constexpr bool kHasMask = true;
   static constexpr bool kHasSink = false;
   static constexpr bool kHasOutput = false;
+  static constexpr bool kHasTables = false;
+  static constexpr bool kUsesLaneAt = false;
+  static constexpr bool kReadsSlot = false;
   static constexpr float kLogitBound = 72.13483f;
   static constexpr float scale_log2 = 72.13475f;
 
+  struct Tables {
+  };
+
   std::int32_t n_;
+  const Tables* tables = nullptr;
 
   struct Row : RowAt {
   };
@@ -30,6 +37,12 @@ struct Gemma2Functor {
   };
 
   ATTNGEN_FN Gemma2Functor(const Word* args, Sizes) : n_(scalar<std::int32_t>(args + 0)) {
+  }
+
+  ATTNGEN_FN void fill(Tables&, std::int32_t, std::int32_t) const {
+  }
+
+  ATTNGEN_FN void derive(Tables&, std::int32_t, std::int32_t) const {
   }
 
   ATTNGEN_FN Row row(const RowAt& at) const {
@@ -45,14 +58,14 @@ struct Gemma2Functor {
   ATTNGEN_FN F logits(F s, const Row&, const Column<F, I>&) const {
 #line 8 "gemma2.attn"
     return math::tanh(s * 0.0017677669f);
-#line 49 "functor.hpp"
+#line 62 "functor.hpp"
   }
 
   template <class F, class I>
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 9 "gemma2.attn"
     return (column.kv <= row.pos) & (row.pos - column.kv < n_);
-#line 56 "functor.hpp"
+#line 69 "functor.hpp"
   }
 };
 

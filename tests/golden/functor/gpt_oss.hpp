@@ -17,11 +17,18 @@ struct GptOssFunctor {
   static constexpr bool kHasMask = true;
   static constexpr bool kHasSink = true;
   static constexpr bool kHasOutput = false;
+  static constexpr bool kHasTables = false;
+  static constexpr bool kUsesLaneAt = false;
+  static constexpr bool kReadsSlot = false;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
 
+  struct Tables {
+  };
+
   std::int32_t n_;
   Tensor<float, 1> sinks_;
+  const Tables* tables = nullptr;
 
   struct Row : RowAt {
   };
@@ -31,6 +38,12 @@ struct GptOssFunctor {
   };
 
   ATTNGEN_FN GptOssFunctor(const Word* args, Sizes) : n_(scalar<std::int32_t>(args + 0)), sinks_(args + 2) {
+  }
+
+  ATTNGEN_FN void fill(Tables&, std::int32_t, std::int32_t) const {
+  }
+
+  ATTNGEN_FN void derive(Tables&, std::int32_t, std::int32_t) const {
   }
 
   ATTNGEN_FN Row row(const RowAt& at) const {
@@ -51,13 +64,13 @@ struct GptOssFunctor {
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 6 "gpt_oss.attn"
     return (column.kv <= row.pos) & (row.pos - column.kv < n_);
-#line 55 "functor.hpp"
+#line 68 "functor.hpp"
   }
 
   ATTNGEN_FN float sink(const Row& row) const {
 #line 7 "gpt_oss.attn"
     return sinks_.load(row.h);
-#line 61 "functor.hpp"
+#line 74 "functor.hpp"
   }
 };
 

@@ -17,13 +17,20 @@ struct NeighbourhoodFunctor {
   static constexpr bool kHasMask = true;
   static constexpr bool kHasSink = false;
   static constexpr bool kHasOutput = false;
+  static constexpr bool kHasTables = false;
+  static constexpr bool kUsesLaneAt = false;
+  static constexpr bool kReadsSlot = false;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
+
+  struct Tables {
+  };
 
   std::int32_t w_;
   std::int32_t w_rows_;
   std::int32_t launch0;
   std::int32_t launch1;
+  const Tables* tables = nullptr;
 
   struct Row : RowAt {
     std::int32_t row0;
@@ -42,7 +49,13 @@ struct NeighbourhoodFunctor {
 #line 9 "neighbourhood_2d.attn"
     launch0 = w_ - 1 - 2;
     launch1 = w_rows_ - 1 - 2;
-#line 46 "functor.hpp"
+#line 53 "functor.hpp"
+  }
+
+  ATTNGEN_FN void fill(Tables&, std::int32_t, std::int32_t) const {
+  }
+
+  ATTNGEN_FN void derive(Tables&, std::int32_t, std::int32_t) const {
   }
 
   ATTNGEN_FN Row row(const RowAt& at) const {
@@ -50,7 +63,7 @@ struct NeighbourhoodFunctor {
 #line 9 "neighbourhood_2d.attn"
     row.row0 = math::clamp(math::floor_mod(row.pos, w_), 2, launch0);
     row.row1 = math::clamp(math::floor_div(row.pos, w_), 2, launch1);
-#line 54 "functor.hpp"
+#line 67 "functor.hpp"
     return row;
   }
 
@@ -61,7 +74,7 @@ struct NeighbourhoodFunctor {
     column.column0 = math::floor_mod(column.kv, w_);
 #line 11 "neighbourhood_2d.attn"
     column.column1 = math::floor_div(column.kv, w_);
-#line 65 "functor.hpp"
+#line 78 "functor.hpp"
     return column;
   }
 
@@ -74,7 +87,7 @@ struct NeighbourhoodFunctor {
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 11 "neighbourhood_2d.attn"
     return (math::abs(column.column0 - row.row0) <= 2) & (math::abs(column.column1 - row.row1) <= 2);
-#line 78 "functor.hpp"
+#line 91 "functor.hpp"
   }
 };
 

@@ -17,11 +17,18 @@ struct PackedFunctor {
   static constexpr bool kHasMask = true;
   static constexpr bool kHasSink = false;
   static constexpr bool kHasOutput = false;
+  static constexpr bool kHasTables = false;
+  static constexpr bool kUsesLaneAt = false;
+  static constexpr bool kReadsSlot = false;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
 
+  struct Tables {
+  };
+
   Tensor<std::int32_t, 2> doc_;
   Tensor<std::int32_t, 1> off_;
+  const Tables* tables = nullptr;
 
   struct Row : RowAt {
     std::int32_t row0;
@@ -35,13 +42,19 @@ struct PackedFunctor {
   ATTNGEN_FN PackedFunctor(const Word* args, Sizes) : doc_(args + 0), off_(args + 5) {
   }
 
+  ATTNGEN_FN void fill(Tables&, std::int32_t, std::int32_t) const {
+  }
+
+  ATTNGEN_FN void derive(Tables&, std::int32_t, std::int32_t) const {
+  }
+
   ATTNGEN_FN Row row(const RowAt& at) const {
     Row row{at};
 #line 4 "packed_documents.attn"
     row.row0 = doc_.load(row.b, row.pos);
 #line 4 "packed_documents.attn"
     row.row1 = row.pos - off_.load(doc_.load(row.b, row.pos));
-#line 45 "functor.hpp"
+#line 58 "functor.hpp"
     return row;
   }
 
@@ -61,7 +74,7 @@ struct PackedFunctor {
     const auto t0 = doc_.load(row.b, column.kv);
 #line 4 "packed_documents.attn"
     return (row.row0 == t0) & (column.kv - off_.load(t0) <= row.row1);
-#line 65 "functor.hpp"
+#line 78 "functor.hpp"
   }
 };
 

@@ -17,18 +17,25 @@ struct Qwen3FusedFunctor {
   static constexpr bool kHasMask = true;
   static constexpr bool kHasSink = false;
   static constexpr bool kHasOutput = false;
+  static constexpr bool kHasTables = true;
+  static constexpr bool kUsesLaneAt = false;
+  static constexpr bool kReadsSlot = false;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
+
+  struct Tables {
+    alignas(16) float lane0[128];
+    alignas(16) float lane1[128];
+    alignas(16) float lane2[128];
+    alignas(16) float lane1_half_128[128];
+    alignas(16) float lane2_half_128[128];
+  };
 
   float theta_;
   Tensor<float, 1> qw_;
   Tensor<float, 1> kw_;
   float launch0;
-  alignas(64) float lane0[128];
-  alignas(64) float lane1[128];
-  alignas(64) float lane2[128];
-  alignas(64) float lane1_half_128[128];
-  alignas(64) float lane2_half_128[128];
+  const Tables* tables = nullptr;
 
   struct Row : RowAt {
     float row0;
@@ -45,23 +52,34 @@ struct Qwen3FusedFunctor {
         kw_(args + 5) {
 #line 8 "qwen3.attn"
     launch0 = math::log2(theta_);
-    for (std::int32_t d = 0; d < 128; ++d) {
+#line 56 "functor.hpp"
+  }
+
+  ATTNGEN_FN void fill(Tables& into, std::int32_t first, std::int32_t step) const {
+    for (std::int32_t d = first; d < 128; d += step) {
 #line 8 "qwen3.attn"
-      lane0[d] = math::exp2(-2.0f * math::to_f32(math::floor_mod(d, 64)) * 0.0078125f * launch0);
+      into.lane0[d] = math::exp2(-2.0f * math::to_f32(math::floor_mod(d, 64)) * 0.0078125f * launch0);
 #line 10 "qwen3.attn"
-      lane1[d] = qw_.load(d);
-      lane2[d] = kw_.load(d);
+      into.lane1[d] = qw_.load(d);
+      into.lane2[d] = kw_.load(d);
     }
-    for (std::int32_t d = 0; d < 128; ++d) lane1_half_128[d] = lane1[(d + 64) % 128];
-    for (std::int32_t d = 0; d < 128; ++d) lane2_half_128[d] = lane2[(d + 64) % 128];
-#line 58 "functor.hpp"
+#line 67 "functor.hpp"
+  }
+
+  ATTNGEN_FN void derive(Tables& into, std::int32_t first, std::int32_t step) const {
+    for (std::int32_t d = first; d < 128; d += step) {
+      into.lane1_half_128[d] = into.lane1[(d + 64) % 128];
+    }
+    for (std::int32_t d = first; d < 128; d += step) {
+      into.lane2_half_128[d] = into.lane2[(d + 64) % 128];
+    }
   }
 
   ATTNGEN_FN Row row(const RowAt& at) const {
     Row row{at};
 #line 9 "qwen3.attn"
     row.row0 = math::to_f32(row.pos);
-#line 65 "functor.hpp"
+#line 83 "functor.hpp"
     return row;
   }
 
@@ -70,7 +88,7 @@ struct Qwen3FusedFunctor {
     Column<F, I> column{at};
 #line 9 "qwen3.attn"
     column.column0 = math::to_f32(column.kv);
-#line 74 "functor.hpp"
+#line 92 "functor.hpp"
     return column;
   }
 
@@ -83,7 +101,7 @@ struct Qwen3FusedFunctor {
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 3 "<prelude>/masks.attn"
     return column.kv <= row.pos;
-#line 87 "functor.hpp"
+#line 105 "functor.hpp"
   }
 
   template <class Lanes>
@@ -100,14 +118,14 @@ struct Qwen3FusedFunctor {
 #line 10 "qwen3.attn"
     lanes.each([&](auto lane) {
 #line 10 "qwen3.attn"
-      const auto x = lane.self() * t1 * lane.table(lane1);
+      const auto x = lane.self() * t1 * lane.table(tables->lane1);
 #line 10 "qwen3.attn"
-      const auto t = lane.half() * t1 * lane.table(lane1_half_128);
+      const auto t = lane.half() * t1 * lane.table(tables->lane1_half_128);
 #line 9 "qwen3.attn"
-      const auto t2 = row.row0 * lane.table(lane0);
+      const auto t2 = row.row0 * lane.table(tables->lane0);
       return x * math::cos(t2) + select(lane.d() < 64, -t, t) * math::sin(t2);
     });
-#line 111 "functor.hpp"
+#line 129 "functor.hpp"
   }
 
   template <class Lanes>
@@ -124,15 +142,15 @@ struct Qwen3FusedFunctor {
 #line 11 "qwen3.attn"
     lanes.each([&](auto lane) {
 #line 11 "qwen3.attn"
-      const auto x = lane.self() * t1 * lane.table(lane2);
+      const auto x = lane.self() * t1 * lane.table(tables->lane2);
 #line 11 "qwen3.attn"
-      const auto t = lane.half() * t1 * lane.table(lane2_half_128);
+      const auto t = lane.half() * t1 * lane.table(tables->lane2_half_128);
 #line 9 "qwen3.attn"
-      const auto t2 = column.column0 * lane.table(lane0);
+      const auto t2 = column.column0 * lane.table(tables->lane0);
 #line 11 "qwen3.attn"
       return x * math::cos(t2) + select(lane.d() < 64, -t, t) * math::sin(t2);
     });
-#line 136 "functor.hpp"
+#line 154 "functor.hpp"
   }
 };
 

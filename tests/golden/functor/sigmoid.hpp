@@ -17,10 +17,17 @@ struct SigmoidAttentionFunctor {
   static constexpr bool kHasMask = true;
   static constexpr bool kHasSink = false;
   static constexpr bool kHasOutput = false;
+  static constexpr bool kHasTables = false;
+  static constexpr bool kUsesLaneAt = false;
+  static constexpr bool kReadsSlot = false;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 1.0f;
 
+  struct Tables {
+  };
+
   Tensor<float, 1> bias_;
+  const Tables* tables = nullptr;
 
   struct Row : RowAt {
     float row0;
@@ -33,11 +40,17 @@ struct SigmoidAttentionFunctor {
   ATTNGEN_FN SigmoidAttentionFunctor(const Word* args, Sizes) : bias_(args + 0) {
   }
 
+  ATTNGEN_FN void fill(Tables&, std::int32_t, std::int32_t) const {
+  }
+
+  ATTNGEN_FN void derive(Tables&, std::int32_t, std::int32_t) const {
+  }
+
   ATTNGEN_FN Row row(const RowAt& at) const {
     Row row{at};
 #line 5 "sigmoid.attn"
     row.row0 = bias_.load(row.h);
-#line 41 "functor.hpp"
+#line 54 "functor.hpp"
     return row;
   }
 
@@ -50,14 +63,14 @@ struct SigmoidAttentionFunctor {
   ATTNGEN_FN F logits(F s, const Row& row, const Column<F, I>&) const {
 #line 5 "sigmoid.attn"
     return math::sigmoid(s * 0.088388346f + row.row0);
-#line 54 "functor.hpp"
+#line 67 "functor.hpp"
   }
 
   template <class F, class I>
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 3 "<prelude>/masks.attn"
     return column.kv <= row.pos;
-#line 61 "functor.hpp"
+#line 74 "functor.hpp"
   }
 };
 

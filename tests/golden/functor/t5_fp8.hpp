@@ -17,12 +17,19 @@ struct T5Fp8Functor {
   static constexpr bool kHasMask = false;
   static constexpr bool kHasSink = false;
   static constexpr bool kHasOutput = false;
+  static constexpr bool kHasTables = false;
+  static constexpr bool kUsesLaneAt = false;
+  static constexpr bool kReadsSlot = true;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 1.0f;
+
+  struct Tables {
+  };
 
   Tensor<float, 2> table_;
   Tensor<float, 2> ks_;
   Tensor<float, 2> vs_;
+  const Tables* tables = nullptr;
 
   struct Row : RowAt {
   };
@@ -35,6 +42,12 @@ struct T5Fp8Functor {
   ATTNGEN_FN T5Fp8Functor(const Word* args, Sizes) : table_(args + 0), ks_(args + 5), vs_(args + 10) {
   }
 
+  ATTNGEN_FN void fill(Tables&, std::int32_t, std::int32_t) const {
+  }
+
+  ATTNGEN_FN void derive(Tables&, std::int32_t, std::int32_t) const {
+  }
+
   ATTNGEN_FN Row row(const RowAt& at) const {
     return {at};
   }
@@ -44,7 +57,7 @@ struct T5Fp8Functor {
     Column<F, I> column{at};
 #line 11 "t5_fp8.attn"
     column.column0 = ks_.load(column.slot, column.hk) * 0.12751743f;
-#line 48 "functor.hpp"
+#line 61 "functor.hpp"
     return column;
   }
 
@@ -55,14 +68,14 @@ struct T5Fp8Functor {
     const auto t0 = math::wrap_add(16, math::to_i32(math::log(math::to_f32(n) * 0.0625f) / 2.0794415f * 16.0f));
 #line 4 "t5_fp8.attn"
     return s * column.column0 + table_.load(row.h, select(n < 16, n, math::min(31, t0))) * 1.442695f;
-#line 59 "functor.hpp"
+#line 72 "functor.hpp"
   }
 
   template <class F, class I>
   ATTNGEN_FN F value_scale(const Column<F, I>& column) const {
 #line 12 "t5_fp8.attn"
     return vs_.load(column.slot, column.hk);
-#line 66 "functor.hpp"
+#line 79 "functor.hpp"
   }
 };
 

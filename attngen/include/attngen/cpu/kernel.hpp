@@ -27,6 +27,7 @@ struct Scratch {
   alignas(64) Element weights[S::kTiles ? S::kBlockRows : 1][S::kTiles ? S::kKeys + 32 : 1];  // else over the scores
   alignas(64) float floats[std::max(S::kDim, S::kDimV)];
   alignas(64) typename Fn::template Column<F, I> columns[S::kVectors];
+  alignas(64) typename Fn::Tables tables;
   Packer<S> packer;
   KeyTile<S::kKeys> tiles[2];  // this one and the next
   TileMask<S> mask;
@@ -57,6 +58,7 @@ class Kernel {
         fn_(params.args, {S::kHeadDim, S::kHeadDimV, params.num_qo_heads, params.num_kv_heads, params.group}),
         finish_(params_, plan_, fn_),
         s_(scratch) {
+    use_tables(fn_, s_.tables);
     std::fill(std::begin(s_.packer.zeros), std::end(s_.packer.zeros), Element{});
   }
 
