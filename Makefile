@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests and the demo keep their kernels here, never in the user's cache.
 export ATTNGEN_CACHE_DIR ?= $(CURDIR)/.cache/attngen
 
-.PHONY: demo llm test lint docs golden test-nvcc wheel clean
+.PHONY: demo llm test lint docs golden test-nvcc test-gpu wheel clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.torch:
@@ -50,6 +50,13 @@ golden: $(READY)
 # Compiles the generated functors with nvcc where there is one; no GPU is needed.
 test-nvcc: $(READY)
 	$(PY) -m pytest tests/codegen -k nvcc
+
+# Needs a GPU and a torch for it (`make test-gpu PY=python3` uses the one at hand).  Cases of one kernel share a worker;
+# `GPU_TESTS="-m sanitizer"` runs the slow ones that are left out.
+JOBS      ?= 8
+GPU_TESTS ?=
+test-gpu:
+	$(PY) -m pytest tests/gpu -n $(JOBS) --dist loadgroup $(GPU_TESTS)
 
 wheel: $(READY)
 	$(PY) -m build --wheel --outdir dist

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -70,9 +70,15 @@ class RandomBatch:
 
     def outputs(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Poisoned `out` and `lse` for the call to fill."""
-        rows, heads = self.q.shape[0], self.q.shape[1]
-        out = torch.full((rows, heads, self.shape.lanes_v), math.nan, dtype=self.q.dtype)
-        return out, torch.full((rows, heads), math.nan)
+        rows, heads, device = self.q.shape[0], self.q.shape[1], self.q.device
+        out = torch.full((rows, heads, self.shape.lanes_v), math.nan, dtype=self.q.dtype, device=device)
+        return out, torch.full((rows, heads), math.nan, device=device)
+
+    def to(self, device: str) -> RandomBatch:
+        """The batch with its tensors on a device; what plan() takes stays here."""
+        params = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in self.params.items()}
+        q, k_pool, v_pool = (x.to(device) for x in (self.q, self.k_pool, self.v_pool))
+        return replace(self, q=q, k_pool=k_pool, v_pool=v_pool, params=params)
 
     def for_reference(self) -> Batch:
         """The batch with explicit key lists."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -53,7 +54,7 @@ class Trial:
 def attention(
     variant: LoadedVariant, shape: Shape, *, target: str = "cpu", keys: Keys = "raw", fast_math: bool = False
 ) -> Attention:
-    """An Attention whose limits hold exactly this shape."""
+    """An Attention whose limits hold exactly this shape, on the device of the target."""
     return Attention(
         variant,
         num_qo_heads=shape.num_qo_heads,
@@ -64,11 +65,16 @@ def attention(
         kv_dtype=torch_type(shape.kv_dtype or shape.dtype),
         kv=Paged(page_size=shape.page_size, layout=shape.layout),
         limits=limits(shape),
-        device="cpu",
+        device=device_of(target),
         target=target,
         keys=keys,
         fast_math=fast_math,
     )
+
+
+def device_of(target: str) -> str:
+    """Where a target runs: "cpu" or "cuda"."""
+    return "cpu" if target.startswith("cpu") else "cuda"
 
 
 def plan_batch(variant: LoadedVariant, shape: Shape, **options: Any) -> tuple[Attention, RandomBatch]:
@@ -113,20 +119,30 @@ def try_variant(variant: LoadedVariant, shape: Shape, *, repeats: int = 3, **opt
     # A pool of transformed keys is random data like any other, to which the key stage is not applied again.
     meant = replace(variant.ir, key=None) if attn.options.keys == "transformed" else variant.ir
     batch = random_batch(meant, shape)
-    for_plan, for_run = split_parameters(attn, batch.params)
+    there = batch.to(device_of(attn.manifest.config.target))
+    for_plan, _ = split_parameters(attn, batch.params)
+    _, for_run = split_parameters(attn, there.params)
     attn.plan(**batch.plan_arguments(), **for_plan)
-    out, lse = batch.outputs()
+    out, lse = there.outputs()
     outputs = {"out": out} | ({"lse": lse} if meant.softmax else {})
-    times = []
-    for _ in range(1 + repeats):
-        started = time.perf_counter()
-        attn.run(batch.q, (batch.k_pool, batch.v_pool), **outputs, **for_run)
-        times.append(time.perf_counter() - started)
-    rows = batch.qo_indptr[-1]
+    times = [
+        _timed(lambda: attn.run(there.q, (there.k_pool, there.v_pool), **outputs, **for_run), out.device)
+        for _ in range(1 + repeats)
+    ]
+    out, lse, rows = out.cpu(), lse.cpu(), batch.qo_indptr[-1]
     untouched = bool(out[rows:].isnan().all() and lse[rows:].isnan().all())
     verdict = verdict_of(meant, batch, out, lse if meant.softmax else None)
     run_ms = 1e3 * min(times[1:] or times)
     return Trial(variant.name, attn.manifest.config.target, verdict, untouched, compile_s, run_ms)
+
+
+def _timed(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds until what the call starts is done."""
+    started = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
 
 
 def verdict_of(variant: Variant, batch: RandomBatch, out: torch.Tensor, lse: torch.Tensor | None) -> Verdict:

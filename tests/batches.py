@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from attngen.runtime.kv import Layout
 
 Requests = Sequence[tuple[int, int]]  # (query rows, keys)
 LAYOUTS = ("paged", "shared", "ragged", "dense", "sparse", "topk")
-PAGE = 4
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class Shape:
     order: Any = "NHD"
     together: bool = False
     seed: int = 0
+    page_size: int = 4
 
 
 @dataclass
@@ -57,6 +57,10 @@ class Made:
     q: torch.Tensor
     k: torch.Tensor  # NHD blocks, as the reference reads them
     v: torch.Tensor
+
+    def to(self, device: str) -> Made:
+        """The batch with its tensors on a device; what plan() takes stays here."""
+        return replace(self, q=self.q.to(device), k=self.k.to(device), v=self.v.to(device))
 
     @property
     def pool(self) -> Any:
@@ -132,20 +136,21 @@ def _visit(qo_indptr: list[int], b: int, slots: Any, positions: Any) -> Visit:
 
 def _paged(shape: Shape, qo_indptr: list[int], kv_len: list[int], chance: random.Random) -> Lists:
     """Shuffled pages, sometimes one more than a request needs; "shared" gives neighbours common prefixes."""
-    indptr = sums(-(-keys // PAGE) + chance.randint(0, 1) for keys in kv_len)
+    page = shape.page_size
+    indptr = sums(-(-keys // page) + chance.randint(0, 1) for keys in kv_len)
     pages = shuffled(indptr[-1] + 3, chance)
     plan: dict[str, Any] = {"kv_indptr": indptr, "kv_indices": pages[: indptr[-1]]}
     if shape.layout == "shared":
         for b in range(1, len(kv_len)):
-            common = chance.randint(0, min(kv_len[b], kv_len[b - 1]) // PAGE)
+            common = chance.randint(0, min(kv_len[b], kv_len[b - 1]) // page)
             pages[indptr[b] : indptr[b] + common] = pages[indptr[b - 1] : indptr[b - 1] + common]
         table = {"qo_indptr": qo_indptr, "kv_indptr": indptr, "kv_indices": pages[: indptr[-1]], "kv_len": kv_len}
-        plan = {"levels": attngen.prefix_tree(**table, page_size=PAGE, partial_keys=1.0)}
+        plan = {"levels": attngen.prefix_tree(**table, page_size=page, partial_keys=1.0)}
     visits = []
     for b, keys in enumerate(kv_len):
-        slots = [pages[indptr[b] + j // PAGE] * PAGE + j % PAGE for j in range(keys)]
+        slots = [pages[indptr[b] + j // page] * page + j % page for j in range(keys)]
         visits.append(_visit(qo_indptr, b, slots, range(keys)))
-    return Lists(attngen.Paged(PAGE, shape.order), indptr[-1] + 3, plan, visits)
+    return Lists(attngen.Paged(page, shape.order), indptr[-1] + 3, plan, visits)
 
 
 def _ragged(shape: Shape, qo_indptr: list[int], kv_len: list[int], chance: random.Random) -> Lists:
@@ -162,24 +167,25 @@ def _dense(shape: Shape, qo_indptr: list[int], kv_len: list[int], chance: random
 
 def _sparse(shape: Shape, qo_indptr: list[int], kv_len: list[int], chance: random.Random) -> Lists:
     """Blocks of 3 rows, each with some of its request's blocks, in any order."""
-    first, rows_each = sums(-(-keys // PAGE) for keys in kv_len), 3
+    page, rows_each = shape.page_size, 3
+    first = sums(-(-keys // page) for keys in kv_len)
     blocks = shuffled(first[-1] + 2, chance)
     plan: dict[str, Any] = {"kv_indptr": [0], "kv_indices": [], "kv_positions": []}
     visits, used = [], []
     for b, keys in enumerate(kv_len):
         count = first[b + 1] - first[b]
-        used += [torch.tensor([blocks[first[b] + p // PAGE] * PAGE + p % PAGE for p in range(keys)])]
+        used += [torch.tensor([blocks[first[b] + p // page] * page + p % page for p in range(keys)])]
         for begin in range(qo_indptr[b], qo_indptr[b + 1], rows_each):
             chosen = [j for j in shuffled(count, chance) if chance.random() < 0.6]
             plan["kv_indices"] += [blocks[first[b] + j] for j in chosen]
-            plan["kv_positions"] += [j * PAGE for j in chosen]
+            plan["kv_positions"] += [j * page for j in chosen]
             plan["kv_indptr"].append(len(plan["kv_indices"]))
-            positions = torch.tensor([j * PAGE + t for j in chosen for t in range(PAGE)], dtype=torch.int64)
+            positions = torch.tensor([j * page + t for j in chosen for t in range(page)], dtype=torch.int64)
             positions = positions[positions < keys]
             numbers = torch.tensor(blocks[first[b] : first[b + 1]], dtype=torch.int64)
-            slots = numbers[positions // PAGE] * PAGE + positions % PAGE if len(positions) else positions
+            slots = numbers[positions // page] * page + positions % page if len(positions) else positions
             visits.append(Visit(range(begin, min(begin + rows_each, qo_indptr[b + 1])), slots, positions))
-    return Lists(attngen.BlockSparse(rows_each, PAGE, shape.order), len(blocks), plan, visits, used)
+    return Lists(attngen.BlockSparse(rows_each, page, shape.order), len(blocks), plan, visits, used)
 
 
 def _topk(shape: Shape, qo_indptr: list[int], kv_len: list[int], chance: random.Random) -> Lists:

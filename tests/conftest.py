@@ -34,3 +34,9 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text(encoding="utf-8"), f"{path} differs: run `make golden` and review the diff"
 
     return compare
+
+
+@pytest.fixture
+def device() -> str:
+    """Where tests that take it run; tests/gpu runs the same ones elsewhere."""
+    return "cpu"

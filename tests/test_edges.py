@@ -72,34 +72,43 @@ def variant(source: str) -> LoadedVariant:
     return load(EXAMPLES / source) if source.endswith(".attn") else parse(source)
 
 
+def on(device: str, shape: Shape) -> Shape:
+    """The shape in a type that the device computes with."""
+    return replace(shape, dtype="bf16") if device == "cuda" and shape.dtype == "f32" else shape
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_edge(case: Case) -> None:
-    trial = try_variant(variant(case.variant), case.shape, repeats=0)
+def test_edge(case: Case, device: str) -> None:
+    trial = try_variant(variant(case.variant), on(device, case.shape), repeats=0, target=device)
     assert trial.ok, trial
 
 
-def test_rows_without_keys_are_exactly_zero() -> None:
-    attn = attention(variant("causal.attn"), SMALL)
-    batch = random_batch(variant("causal.attn").ir, SMALL)
+def test_rows_without_keys_are_exactly_zero(device: str) -> None:
+    shape = on(device, SMALL)
+    attn = attention(variant("causal.attn"), shape, target=device)
+    batch = random_batch(variant("causal.attn").ir, shape).to(device)
     attn.plan(**batch.plan_arguments())
     out, lse = attn.run(batch.q, (batch.k_pool, batch.v_pool))
+    assert lse is not None
     row = batch.qo_indptr[2]  # the request with an empty cache
     assert bool((out[row] == 0).all()) and bool((lse[row] == -torch.inf).all())
 
 
-def test_the_same_bits_every_time() -> None:
+def test_the_same_bits_every_time(device: str) -> None:
     """Plans of other batches in between, dirty workspaces and new outputs change nothing."""
-    larger = replace(SMALL, requests=((64, 300),) * 6)
-    attn = attention(variant("gpt_oss.attn"), larger)
+    small = on(device, SMALL)
+    larger = replace(small, requests=((64, 300),) * 6)
+    attn = attention(variant("gpt_oss.attn"), larger, target=device)
     results = []
-    for shape in (SMALL, larger, SMALL, replace(SMALL, requests=((1, 1),)), SMALL):
+    for shape in (small, larger, small, replace(small, requests=((1, 1),)), small):
         batch = random_batch(variant("gpt_oss.attn").ir, shape)
-        for_plan, for_run = split_parameters(attn, batch.params)
+        there = batch.to(device)
+        for_plan, for_run = split_parameters(attn, there.params)
         attn.plan(**batch.plan_arguments(), **for_plan)
-        out, lse = batch.outputs()
-        attn.run(batch.q, (batch.k_pool, batch.v_pool), out=out, lse=lse, **for_run)
-        assert verdict_of(variant("gpt_oss.attn").ir, batch, out, lse).ok
-        if shape is SMALL:
+        out, lse = there.outputs()
+        attn.run(there.q, (there.k_pool, there.v_pool), out=out, lse=lse, **for_run)
+        assert verdict_of(variant("gpt_oss.attn").ir, batch, out.cpu(), lse.cpu()).ok
+        if shape is small:
             results.append((out[: batch.qo_indptr[-1]], lse[: batch.qo_indptr[-1]]))
     for out, lse in results[1:]:
         assert torch.equal(out, results[0][0]) and torch.equal(lse, results[0][1])

@@ -20,9 +20,10 @@ from attngen.reference import Batch, Visit, affine_visits, judge, reference, rou
 from attngen.trial import limits
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SHAPE = Shape(((2, 37), (1, 0), (5, 5), (1, 130), (0, 9)), 4, 2, head_dim=16, dtype="f32", page_size=16)
+SHAPE = Shape(((2, 37), (1, 0), (5, 5), (1, 130), (0, 9)), 4, 2, head_dim=16, page_size=16)
 LENGTHS = [kv for _, kv in SHAPE.requests]
 STARTS = [sum(LENGTHS[:request]) for request in range(len(LENGTHS) + 1)]
+DTYPES = {"cpu": torch.float32, "cuda": torch.float16}  # what each device is tried with
 
 
 @cache
@@ -31,14 +32,19 @@ def variant(name: str) -> LoadedVariant:
 
 
 @cache
-def batch_of(name: str = "gpt_oss", shape: Shape = SHAPE) -> RandomBatch:
-    return random_batch(variant(name).ir, shape)
+def batch_of(device: str, name: str = "gpt_oss") -> RandomBatch:
+    return new_batch(device, name, SHAPE)
 
 
-def attention(name: str, kv: Any, shape: Shape = SHAPE, **options: Any) -> attngen.Attention:
-    chosen = {"limits": limits(shape)} | options
+def new_batch(device: str, name: str, shape: Shape) -> RandomBatch:
+    dtype = {torch.float32: "f32", torch.float16: "f16"}[DTYPES[device]]
+    return random_batch(variant(name).ir, replace(shape, dtype=dtype)).to(device)
+
+
+def attention(name: str, kv: Any, device: str, shape: Shape = SHAPE, **options: Any) -> attngen.Attention:
+    chosen = {"limits": limits(shape), "device": device, "target": device} | options
     heads = {"num_qo_heads": shape.num_qo_heads, "num_kv_heads": shape.num_kv_heads}
-    return attngen.Attention(variant(name), **heads, head_dim=shape.head_dim, dtype=torch.float32, kv=kv, **chosen)
+    return attngen.Attention(variant(name), **heads, head_dim=shape.head_dim, dtype=DTYPES[device], kv=kv, **chosen)
 
 
 def run_params(batch: RandomBatch, attn: attngen.Attention) -> dict[str, Any]:
@@ -46,22 +52,36 @@ def run_params(batch: RandomBatch, attn: attngen.Attention) -> dict[str, Any]:
     return {name: value for name, value in batch.params.items() if phases[name] == "run"}
 
 
+def here(batch: Batch) -> Batch:
+    """The batch where the reference computes."""
+    params = {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in batch.params.items()}
+    return replace(batch, q=batch.q.cpu(), k=batch.k.cpu(), v=batch.v.cpu(), params=params)
+
+
 def assert_right(name: str, batch: Batch, state: Sequence[torch.Tensor | None], raw: bool = False) -> None:
     out, lse = state
     assert out is not None
+    batch = here(batch)
     exact = reference(variant(name).ir, batch, raw=raw)
-    verdict = judge(out, lse, exact, rounded(variant(name).ir, batch, torch.float32, raw=raw))
+    plain = rounded(variant(name).ir, batch, out.dtype, raw=raw)
+    verdict = judge(out.cpu(), None if lse is None else lse.cpu(), exact, plain)
     assert verdict.ok, verdict
+
+
+def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal to a few roundings of the outputs' type, wherever the sums were split."""
+    size = 4 * torch.finfo(actual.dtype).eps
+    torch.testing.assert_close(actual, expected, rtol=max(size, 1.3e-6), atol=max(size, 1e-5))
 
 
 def gathered(batch: RandomBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V of all requests in a row, [tokens, heads, lanes]."""
-    slots = torch.cat([visit.slots for visit in batch.for_reference().visits])
+    slots = torch.cat([visit.slots for visit in batch.for_reference().visits]).to(batch.q.device)
     return tuple(pool.flatten(0, 1)[slots] for pool in (batch.k_pool, batch.v_pool))  # type: ignore[return-value]
 
 
-def test_ragged() -> None:
-    batch, attn = batch_of(), attention("gpt_oss", attngen.Ragged())
+def test_ragged(device: str) -> None:
+    batch, attn = batch_of(device), attention("gpt_oss", attngen.Ragged(), device)
     k, v = gathered(batch)
     attn.plan(qo_indptr=batch.qo_indptr, kv_indptr=STARTS, kv_len=LENGTHS)
     state = attn.run(batch.q, (k, v), **run_params(batch, attn))
@@ -70,11 +90,11 @@ def test_ragged() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-def test_dense(layout: Any) -> None:
-    batch, attn = batch_of(), attention("gpt_oss", attngen.Dense(capacity=140, layout=layout))
+def test_dense(layout: Any, device: str) -> None:
+    batch, attn = batch_of(device), attention("gpt_oss", attngen.Dense(capacity=140, layout=layout), device)
     pools = []
     for source in gathered(batch):
-        pool = torch.full((len(LENGTHS), 140, 2, 16), math.nan)
+        pool = torch.full((len(LENGTHS), 140, 2, 16), math.nan, dtype=source.dtype, device=device)
         for request, (begin, end) in enumerate(pairwise(STARTS)):
             pool[request, : end - begin] = source[begin:end]
         pools.append(pool)
@@ -85,8 +105,8 @@ def test_dense(layout: Any) -> None:
     assert_right("gpt_oss", replace(batch.for_reference(), k=pools[0], v=pools[1], visits=visits), state)
 
 
-def test_one_tensor_for_k_and_v() -> None:
-    batch, attn = batch_of(), attention("gpt_oss", attngen.Paged(16))
+def test_one_tensor_for_k_and_v(device: str) -> None:
+    batch, attn = batch_of(device), attention("gpt_oss", attngen.Paged(16), device)
     attn.plan(**batch.plan_arguments())
     both = torch.stack([batch.k_pool, batch.v_pool], 1)
     assert_right("gpt_oss", batch.for_reference(), attn.run(batch.q, both, **run_params(batch, attn)))
@@ -95,8 +115,8 @@ def test_one_tensor_for_k_and_v() -> None:
 @pytest.mark.parametrize(
     "options", [{"num_workers": 264}, {"num_workers": 1}, {"batch_invariant": True}, {"lse": "log2"}]
 )
-def test_options(options: dict[str, Any]) -> None:
-    batch, attn = batch_of(), attention("gpt_oss", attngen.Paged(16), **options)
+def test_options(options: dict[str, Any], device: str) -> None:
+    batch, attn = batch_of(device), attention("gpt_oss", attngen.Paged(16), device, **options)
     attn.plan(**batch.plan_arguments())
     out, lse = attn.run(batch.q, (batch.k_pool, batch.v_pool), **run_params(batch, attn))
     assert lse is not None
@@ -104,10 +124,10 @@ def test_options(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("br", "bc"), [(1, 1), (2, 8), (3, 16)])
-def test_block_sparse(br: int, bc: int) -> None:
+def test_block_sparse(br: int, bc: int, device: str) -> None:
     """Each block row visits every other block of its request, named by position."""
-    batch = batch_of()
-    attn = attention("causal", attngen.BlockSparse(br, bc), limits=replace(limits(SHAPE), blocks=4096))
+    batch = batch_of(device)
+    attn = attention("causal", attngen.BlockSparse(br, bc), device, limits=replace(limits(SHAPE), blocks=4096))
     k, v = (torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 300 * bc - len(x)), value=math.nan) for x in spread(batch, bc))
     first_block, block = [], 0
     for length in LENGTHS:
@@ -140,22 +160,21 @@ def spread(batch: RandomBatch, bc: int) -> list[torch.Tensor]:
     return padded
 
 
-def shared_prefix() -> tuple[RandomBatch, RandomBatch]:
-    """A batch, and the same with the first four pages of every request shared."""
-    shape = replace(SHAPE, requests=((2, 90), (1, 64), (3, 130), (1, 70)))
-    batch = random_batch(variant("gpt_oss").ir, shape)
+def shared_prefix(device: str) -> RandomBatch:
+    """A batch with the first four pages of every request shared."""
+    batch = new_batch(device, "gpt_oss", replace(SHAPE, requests=((2, 90), (1, 64), (3, 130), (1, 70))))
     indices = list(batch.kv_indices)
     for begin in batch.kv_indptr[1:-1]:
         indices[begin : begin + 4] = indices[:4]
-    return batch, replace(batch, kv_indices=indices)
+    return replace(batch, kv_indices=indices)
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "causal"])
-def test_prefix_tree(name: str) -> None:
-    _, batch = shared_prefix()
+def test_prefix_tree(name: str, device: str) -> None:
+    batch = shared_prefix(device)
     lengths = batch.plan_arguments()
     sizes = replace(limits(batch.shape), levels=8, level_rows=64)
-    attn = attention(name, attngen.Paged(16), batch.shape, limits=sizes)
+    attn = attention(name, attngen.Paged(16), device, batch.shape, limits=sizes)
     levels = attngen.prefix_tree(**lengths, page_size=16, partial_keys=0.0)
     assert len(levels) > 1
     attn.plan(qo_indptr=lengths["qo_indptr"], kv_len=lengths["kv_len"], levels=levels)
@@ -164,8 +183,8 @@ def test_prefix_tree(name: str) -> None:
     assert_right(name, replace(batch.for_reference(), params=params), state)
 
 
-def test_batch_invariance() -> None:
-    batch, attn = batch_of(), attention("gpt_oss", attngen.Paged(16), batch_invariant=True)
+def test_batch_invariance(device: str) -> None:
+    batch, attn = batch_of(device), attention("gpt_oss", attngen.Paged(16), device, batch_invariant=True)
     params = run_params(batch, attn)
     attn.plan(**batch.plan_arguments())
     whole, _ = attn.run(batch.q, (batch.k_pool, batch.v_pool), **params)
@@ -176,11 +195,12 @@ def test_batch_invariance() -> None:
         assert torch.equal(alone, whole[begin:end])
 
 
-def test_transformed_keys() -> None:
+def test_transformed_keys(device: str) -> None:
     """A pool that append_kv filled through the key stage gives what raw keys give."""
     name = "qwen3"
-    batch = batch_of(name)
-    raw, attn = attention(name, attngen.Paged(16)), attention(name, attngen.Paged(16), keys="transformed")
+    batch = batch_of(device, name)
+    raw = attention(name, attngen.Paged(16), device)
+    attn = attention(name, attngen.Paged(16), device, keys="transformed")
     params = run_params(batch, raw)
     raw.plan(**batch.plan_arguments())
     expected, _ = raw.run(batch.q, (batch.k_pool, batch.v_pool), **params)
@@ -191,13 +211,13 @@ def test_transformed_keys() -> None:
     attngen.append_kv(pool, k, v, attention=attn, **everything, **keyed)
     attn.plan(**batch.plan_arguments())
     out, _ = attn.run(batch.q, pool, **params)
-    torch.testing.assert_close(out, expected)
+    assert_near(out, expected)
 
 
-def test_merging_halves() -> None:
+def test_merging_halves(device: str) -> None:
     """Runs over the pages of each half, merged, are the whole: raw, then sink and output by the caller."""
-    batch = batch_of("softmax")
-    attn = attention("softmax", attngen.Paged(16))
+    batch = batch_of(device, "softmax")
+    attn = attention("softmax", attngen.Paged(16), device)
     attn.plan(**batch.plan_arguments())
     pools = (batch.k_pool, batch.v_pool)
     whole, lse = attn.run(batch.q, pools)
@@ -215,13 +235,13 @@ def test_merging_halves() -> None:
         states.append(attn.run(batch.q, pools))
     merged, merged_lse = attngen.merge(states)
     rows = batch.qo_indptr[-1]
-    torch.testing.assert_close(merged[:rows], whole[:rows])
+    assert_near(merged[:rows], whole[:rows])
     assert lse is not None and merged_lse is not None
     torch.testing.assert_close(merged_lse[:rows], lse[:rows])
 
 
-def test_raw_leaves_the_sink_out() -> None:
-    batch, attn = batch_of(), attention("gpt_oss", attngen.Paged(16))
+def test_raw_leaves_the_sink_out(device: str) -> None:
+    batch, attn = batch_of(device), attention("gpt_oss", attngen.Paged(16), device)
     attn.plan(**batch.plan_arguments())
     state = attn.run(batch.q, (batch.k_pool, batch.v_pool), raw=True, **run_params(batch, attn))
     assert_right("gpt_oss", batch.for_reference(), state, raw=True)
