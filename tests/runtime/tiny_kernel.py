@@ -21,7 +21,7 @@ __attribute__((visibility("default"))) void attngen_cpu_worker(const Params* p, 
   float gain;
   if (words[1]) gain = *reinterpret_cast<const float*>(words[1]);
   else __builtin_memcpy(&gain, words, 4);
-  const auto n = static_cast<float>(words[2]);
+  const auto n = static_cast<float>(words[3] ? *reinterpret_cast<const std::int32_t*>(words[3]) : words[2]);
   const auto* bias = reinterpret_cast<const float*>(words[4]);
   const auto* table = reinterpret_cast<const std::int32_t*>(words[7]);
   const auto* off = reinterpret_cast<const std::int32_t*>(words[12]);
