@@ -123,9 +123,9 @@ def describe(made: Any) -> Row:
 
 def table(rows: list[Row]) -> Iterator[str]:
     """Lines of the last table: ratios are FlashInfer's time over attngen's."""
-    yield f"{'case':<28}{'candidate':<28}{'us':>9}{'TFLOP/s':>9}{'GB/s':>8}{'ratio':>7}{'relerr':>9}  SM MHz"
+    yield f"{'case':<28}{'candidate':<34}{'us':>9}{'TFLOP/s':>9}{'GB/s':>8}{'ratio':>7}{'relerr':>9}  SM MHz"
     for row in rows:
-        head = f"{row['case']:<28}{row['name']:<28}"
+        head = f"{row['case']:<28}{row['name']:<34}"
         if "error" in row:
             yield head + row["error"][:120]
             continue
@@ -145,10 +145,15 @@ def host_line(row: Row) -> str:
 
 
 def selected(options: argparse.Namespace) -> list[Case]:
-    """The cases whose name contains one of the words of --only."""
+    """The cases of --only: each word is a kind, or else a part of a name."""
     words = [word.strip() for word in options.only.split(",") if word.strip()]
     cases = TINY if options.dry_run else CASES
-    return [case for case in cases if not words or any(word in case.name for word in words)]
+    kinds = {case.kind for case in cases}
+    return [
+        case
+        for case in cases
+        if not words or any(word == case.kind if word in kinds else word in case.name for word in words)
+    ]
 
 
 def _rounded(value: float) -> float:
@@ -174,7 +179,7 @@ def _where(options: argparse.Namespace) -> Row:
 def main() -> int:
     """Exit status 1 where attngen's output was wrong or missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="parts of case names, separated by commas: 'decode,4 x 4096'")
+    parser.add_argument("--only", default="", help="kinds, or parts of names: 'decode,soft cap,4 x 4096'")
     parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help="time FlashInfer too")
     parser.add_argument("--host", action=argparse.BooleanOptionalAction, default=True, help="host costs and starts too")
     parser.add_argument("--rounds", type=int, default=3)

@@ -23,14 +23,17 @@ def version() -> str | None:
 
 def compile_modules(cases: Iterable[Case]) -> None:
     """Compile all modules that the cases need at once; one after the other each would leave most cores idle."""
-    from flashinfer.jit.attention.modules import gen_batch_prefill_module
+    from flashinfer.jit.attention import modules
     from flashinfer.jit.core import build_jit_specs
+
+    # What its wrappers load; a version without the private name loads the public one's.
+    module = getattr(modules, "_gen_batch_prefill_primary_module", modules.gen_batch_prefill_module)
 
     bf16 = torch.bfloat16
     wanted = {(c.head_dim, _ALIBI * (c.kind == "alibi"), c.kind == "window", c.kind == "soft cap") for c in cases}
     build_jit_specs(
         [
-            gen_batch_prefill_module("fa2", bf16, bf16, bf16, torch.int32, dim, dim, position, window, cap, False)
+            module("fa2", bf16, bf16, bf16, torch.int32, dim, dim, position, window, cap, False)
             for dim, position, window, cap in sorted(wanted)
         ]
     )
