@@ -35,6 +35,18 @@ VARIABLES: Final[dict[str, Variable]] = {
         ),
         Variable("ATTNGEN_CXX", "a program", "g++, else c++", "The C++ compiler for CPU kernels and the host library."),
         Variable(
+            "ATTNGEN_NVCC",
+            "a program",
+            "nvcc, else /usr/local/cuda/bin/nvcc",
+            "The CUDA compiler for GPU kernels.",
+        ),
+        Variable(
+            "ATTNGEN_CUDA_COMPILER",
+            "nvcc or nvrtc",
+            "nvcc where there is one, else nvrtc",
+            "Which of CUDA's compilers builds GPU kernels. NVRTC is a library that comes with torch.",
+        ),
+        Variable(
             "ATTNGEN_JOBS",
             "a number",
             "by cores and free memory",
@@ -93,6 +105,19 @@ def bundles() -> tuple[Path, ...]:
 def cxx() -> str | None:
     """The C++ compiler that the user asks for."""
     return _text("ATTNGEN_CXX") or None
+
+
+def nvcc() -> str | None:
+    """The CUDA compiler that the user asks for."""
+    return _text("ATTNGEN_NVCC") or None
+
+
+def cuda_compiler() -> str | None:
+    """Which of CUDA's compilers the user asks for: "nvcc", "nvrtc" or None."""
+    text = _text("ATTNGEN_CUDA_COMPILER")
+    if text not in ("", "nvcc", "nvrtc"):
+        raise ValueError(f"ATTNGEN_CUDA_COMPILER is {text!r}; it needs nvcc or nvrtc")
+    return text or None
 
 
 def jobs() -> int | None:

@@ -50,7 +50,7 @@ def kernel_recipe(source: KernelSource) -> Recipe:
     """How a generated CPU kernel is built."""
     config = source.manifest.config
     return Recipe(
-        what=_describe(source.manifest.variant, config),
+        what=describe(source.manifest.variant, config),
         output="kernel.so",
         files={**source.files, MANIFEST: source.manifest.to_json()},
         units=(source.main,),
@@ -58,11 +58,12 @@ def kernel_recipe(source: KernelSource) -> Recipe:
     )
 
 
-def _describe(variant: str, config: KernelConfig) -> str:
+def describe(variant: str, config: KernelConfig) -> str:
     """The kernel in a few words, naming every option that isn't the usual."""
     dims = f"{config.head_dim}" if config.head_dim == config.head_dim_v else f"{config.head_dim}/{config.head_dim_v}"
     words = [config.target, f"head_dim {dims}", config.dtype]
     words += [f"{config.kv_dtype} pool"] if config.kv_dtype != config.dtype else []
+    words += [f"{config.rows} rows"] if config.rows else []
     words += ["transformed keys"] if config.keys == "transformed" else []
     words += ["fast_math"] if config.fast_math else []
     return f"`{variant}` ({', '.join(words)})"
@@ -95,7 +96,7 @@ def build(recipe: Recipe, folder: Path, log_folder: Path) -> None:
     status, log = _run_ninja(folder)
     output = folder / recipe.output
     if status != 0 or not output.is_file() or output.stat().st_size == 0:
-        _keep_failure(folder, log_folder, log)
+        keep_failure(folder, log_folder, log)
         raise toolchain.explain(log, log_folder / LOG, recipe.what, cxx)
     seconds = time.monotonic() - started
     store.trace(2, f"built {recipe.what} in {seconds:.2f} s")
@@ -169,7 +170,7 @@ def _ninja_file(recipe: Recipe, cxx: toolchain.Compiler) -> str:
     return "\n".join(lines)
 
 
-def _keep_failure(folder: Path, log_folder: Path, log: str) -> None:
+def keep_failure(folder: Path, log_folder: Path, log: str) -> None:
     """Keep what failed, where there is space for it: the log is for whoever mends attngen."""
     try:
         shutil.rmtree(log_folder, ignore_errors=True)

@@ -17,6 +17,7 @@ from attngen import env
 from attngen.codegen.source import KernelSource
 from attngen.runtime import store
 from attngen.runtime.build import Recipe, build, job_count, kernel_recipe
+from attngen.runtime.build_cubin import build_cubin
 from attngen.runtime.store import clear, entries, find, use_bundle
 
 __all__ = ["clear", "entries", "entry", "export", "find", "fingerprint", "make_key", "obtain", "use_bundle"]
@@ -26,7 +27,7 @@ _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "kernels": (
         "dtypes.py", "compiler.py", "dsl", "ir", "codegen", "prelude", "include", "runtime/build.py",
-        "../grammar/attn.lark",
+        "runtime/build_cubin.py", "runtime/toolchain_cuda.py", "../grammar/attn.lark",
     ),
     "host": ("include/attngen/work.hpp", "include/attngen/bounds.hpp", "runtime/native", "runtime/build.py"),
 }  # fmt: skip
@@ -35,18 +36,32 @@ _SUFFIXES: Final = (".py", ".hpp", ".cpp", ".cuh", ".h", ".jinja", ".attn", ".la
 
 def entry(key: str, make: Callable[[], KernelSource]) -> Path:
     """The folder of a kernel: from a bundle, else from the cache, else built from what `make` gives, once a key."""
-    return obtain(key, lambda: kernel_recipe(make()))
+
+    def fill(folder: Path, log_folder: Path) -> None:
+        source = make()
+        with store.build_slot(job_count()):
+            if source.manifest.config.rows:
+                build_cubin(source, folder, log_folder)
+            else:
+                build(kernel_recipe(source), folder, log_folder)
+
+    return _obtain(key, fill)
 
 
 def obtain(key: str, make: Callable[[], Recipe]) -> Path:
     """The folder of any shared object; `make` is called only where it has to be built."""
 
-    def fill(folder: Path) -> None:
+    def fill(folder: Path, log_folder: Path) -> None:
         recipe = make()
         with store.build_slot(job_count()):
-            build(recipe, folder, env.cache_dir() / ".failed" / key)
+            build(recipe, folder, log_folder)
 
-    return store.obtain(key, fill, fingerprint())
+    return _obtain(key, fill)
+
+
+def _obtain(key: str, fill: Callable[[Path, Path], None]) -> Path:
+    """The folder of a key; `fill` builds it in an empty folder and leaves what failed in another."""
+    return store.obtain(key, lambda folder: fill(folder, env.cache_dir() / ".failed" / key), fingerprint())
 
 
 def export(folders: Iterable[Path], out: str | os.PathLike[str]) -> None:
