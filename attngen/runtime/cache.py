@@ -102,6 +102,6 @@ def _files(path: str) -> list[str]:
             for entry in sorted(entries, key=lambda e: e.name):
                 if entry.is_dir():
                     found += _files(entry.path)
-                elif entry.name.endswith(_SUFFIXES):
+                elif entry.name.endswith(_SUFFIXES) or "." not in entry.name:  # NVRTC's <cstdint> has no suffix
                     found.append(entry.path)
     return found

@@ -107,7 +107,7 @@ class Nvrtc:
     def compile(self, folder: Path, main: str, output: str, flags: Sequence[str]) -> tuple[bool, str]:
         """In this process; the cubin is written only where there is one."""
         includes = [f"-I{path}" for path in (folder, INCLUDE, INCLUDE / "attngen" / "nvrtc")]
-        options = ["--ptxas-options=-v", "--ptxas-options=-warn-spills", *includes, *flags]
+        options = ["-default-device", "--ptxas-options=-v", "--ptxas-options=-warn-spills", *includes, *flags]
         cubin, log = self.library.compile(main, (folder / main).read_text(), options)
         if env.print_commands():
             print(f"{self.path} {' '.join(options)} {main}\n{log}", file=sys.stderr)
