@@ -348,6 +348,20 @@ def test_costly_merges_are_avoided() -> None:
     assert parts[0] > 16 and 6 <= parts[1] <= 10
 
 
+@pytest.mark.parametrize(("requests", "length", "parts"), [(1, 4096, 8), (16, 1024, 2), (33, 1024, 0), (64, 1024, 0)])
+def test_a_gpu_splits_as_far_as_it_pays(requests: int, length: int, parts: int) -> None:
+    batch = plans.paged_batch([1] * requests, [length] * requests, 16)
+    config = plans.make_config(
+        batch, num_qo_heads=64, num_kv_heads=8, num_workers=264, tiles=(Tile(16, 64, 3.0, 1.0, 1.5),)
+    )
+    planner = plans.make_planner(config)
+    planner.plan(**batch.paged())
+    plan = planner.read()
+    assert len(plan.items) == requests * 8 * max(1, parts)
+    assert {merge.part_count for merge in plan.merges} == ({parts} if parts else set())
+    assert {item.kv_end - item.kv_begin for item in plan.items} == {length // max(1, parts)}
+
+
 def test_mixed_batches_use_all_workers() -> None:
     batch = plans.paged_batch([256] + [1] * 16, [256] + [512] * 16, 16)
     tiles = (Tile(16, 64, 1.0, 1.0, 0.5), Tile(128, 64, 1.0, 4.0, 0.5))

@@ -105,6 +105,40 @@ def test_against_python(leaf: st.SearchStrategy[plans.Program]) -> None:
     check()
 
 
+# Sums of arguments and a constant, clipped or not: what the planner adds up without running the program.
+SUMS = (
+    (plans.arg(plans.POS_LO), plans.arg(plans.SCALAR), plans.op(plans.SUB), plans.const(1), plans.op(plans.ADD)),
+    (plans.arg(plans.POS_HI), plans.const(1), plans.op(plans.ADD), plans.arg(plans.KV_LEN), plans.op(plans.MIN)),
+    (plans.const(7), plans.arg(plans.Q_LEN), plans.op(plans.SUB), plans.const(0), plans.op(plans.MAX)),
+    (
+        plans.arg(plans.KV_LEN),
+        plans.arg(plans.SCALAR),
+        plans.op(plans.ADD),
+        plans.arg(plans.SCALAR),
+        plans.op(plans.SUB),
+    ),
+)
+SCALARS = (0, 3, -3, 2**27 - 1, 2**27, -(2**27), -(2**27) - 1, 2**31 - 1, -(2**31))
+
+
+@pytest.mark.parametrize("scalar", SCALARS)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 1, 3), (0, 2, 3, 1), (2, 2, 2, 2)])
+def test_sums(scalar: int, order: tuple[int, ...]) -> None:
+    bounds = tuple(SUMS[i] for i in order)
+    args = [20 - 3, 19, 3, 20, scalar]
+    values = [evaluate(program, args) for program in bounds]
+    got = planned(bounds, 3, 20, scalar)
+    if any(value is None for value in values):
+        assert got == (0, 0, 0, 20)
+        return
+    first, full_from, full_to, last = (min(max(value or 0, 0), 20) for value in values)
+    if first < last:
+        assert (got[0], got[3]) == (first, last)
+        assert set(range(got[1], got[2])) == set(range(max(first, full_from), min(full_to, last)))
+    else:
+        assert got[0] == got[3]
+
+
 def test_minus_the_least_integer_leaves_32_bits() -> None:
     program = (plans.const(-(2**31)), plans.op(plans.NEG))
     assert planned((program, program, program, (plans.const(5),)), 1, 20, 0) == (0, 0, 0, 20)

@@ -93,25 +93,84 @@ std::size_t depth(const KeyBounds::Program& program, int num_scalars) {
 }  // namespace
 
 KeyBounds::KeyBounds(std::vector<Program> programs, bool has_mask, int num_scalars)
-    : programs_(std::move(programs)), has_mask_(has_mask) {
+    : programs_(std::move(programs)), has_mask_(has_mask), num_scalars_(num_scalars) {
   if (!programs_.empty() && programs_.size() != 4)
     throw std::invalid_argument("key_bounds: got " + std::to_string(programs_.size()) + " programs, need 0 or 4");
   for (const Program& program : programs_) stack_.resize(std::max(stack_.size(), depth(program, num_scalars)));
+  are_sums_ = !programs_.empty();
+  for (std::size_t i = 0; i < programs_.size(); ++i)
+    are_sums_ = are_sums_ && find_sum(programs_[i], num_scalars, &sums_.constant[i], &sums_.factors[i]);
 }
 
-KeyRange KeyBounds::evaluate(const BoundArgs& args, const std::int64_t* scalars) const {
-  const std::int64_t kv_len = args.kv_len;
+// Whether a program sums arguments and a constant and at most clips the sum to [0, kv_len] at the end.
+bool KeyBounds::find_sum(const Program& program, int num_scalars, std::int64_t* constant,
+                         std::vector<std::int64_t>* factors) {
+  struct Sum {
+    std::int64_t constant;
+    std::vector<std::int64_t> factors;
+    bool clipped;
+  };
+  constexpr std::size_t kKvLen = 3;
+  const auto terms = [](const Sum& sum) {
+    std::int64_t count = 0;
+    for (const std::int64_t factor : sum.factors) count += std::abs(factor);
+    return count;
+  };
+  std::vector<Sum> stack;
+  for (const auto& [op, operand] : program) {
+    Sum sum{0, std::vector<std::int64_t>(kFixedArgs + static_cast<std::size_t>(num_scalars)), false};
+    if (op == BoundOp::kConst) {
+      sum.constant = operand;
+    } else if (op == BoundOp::kArg) {
+      sum.factors[static_cast<std::size_t>(operand)] = 1;
+    } else {
+      if (op != BoundOp::kAdd && op != BoundOp::kSub && op != BoundOp::kMin && op != BoundOp::kMax) return false;
+      const Sum right = std::move(stack.back());
+      stack.pop_back();
+      Sum left = std::move(stack.back());
+      stack.pop_back();
+      if (op == BoundOp::kAdd || op == BoundOp::kSub) {
+        if (left.clipped || right.clipped) return false;
+        const std::int64_t sign = op == BoundOp::kAdd ? 1 : -1;
+        left.constant += sign * right.constant;
+        for (std::size_t i = 0; i < left.factors.size(); ++i) left.factors[i] += sign * right.factors[i];
+      } else {
+        const bool by_len = right.constant == 0 && terms(right) == 1 && right.factors[kKvLen] == 1;
+        const bool by_zero = right.constant == 0 && terms(right) == 0;
+        if (right.clipped || !(op == BoundOp::kMin ? by_len : by_zero)) return false;
+        left.clipped = true;
+      }
+      sum = std::move(left);
+    }
+    if (std::abs(sum.constant) >= kLargeConstant || terms(sum) > kTerms) return false;
+    stack.push_back(std::move(sum));
+  }
+  *constant = stack.back().constant;
+  *factors = std::move(stack.back().factors);
+  return true;
+}
+
+void KeyBounds::bind(const std::int64_t* scalars) {
+  scalars_ = scalars;
+  sums_hold_ = are_sums_;
+  for (int s = 0; s < num_scalars_; ++s) sums_hold_ = sums_hold_ && is_small(scalars[s]);
+  for (int i = 0; sums_hold_ && i < 4; ++i) {
+    const std::vector<std::int64_t>& factors = sums_.factors[i];
+    base_[i] = sums_.constant[i];
+    for (int s = 0; s < num_scalars_; ++s) base_[i] += factors[static_cast<std::size_t>(kFixedArgs + s)] * scalars[s];
+    for (int argument = 0; argument < kFixedArgs; ++argument)
+      factor_[i][argument] = factors[static_cast<std::size_t>(argument)];
+  }
+}
+
+KeyRange KeyBounds::run_programs(std::int64_t pos_lo, std::int64_t pos_hi, std::int64_t q_len,
+                                 std::int64_t kv_len) const {
   if (programs_.empty()) return {0, 0, has_mask_ ? 0 : kv_len, kv_len};
-  const std::int64_t fixed[kFixedArgs] = {args.pos_lo, args.pos_hi, args.q_len, kv_len};
+  const std::int64_t fixed[kFixedArgs] = {pos_lo, pos_hi, q_len, kv_len};
   std::int64_t bound[4];
   for (int i = 0; i < 4; ++i)
-    if (!run(programs_[i], fixed, scalars, stack_.data(), &bound[i])) return {0, 0, 0, kv_len};
-  KeyRange range;
-  range.first = std::clamp<std::int64_t>(bound[0], 0, kv_len);
-  range.last = std::clamp<std::int64_t>(bound[3], range.first, kv_len);
-  range.full_from = std::clamp(bound[1], range.first, range.last);
-  range.full_to = std::clamp(bound[2], range.full_from, range.last);
-  return range;
+    if (!run(programs_[i], fixed, scalars_, stack_.data(), &bound[i])) return {0, 0, 0, kv_len};
+  return clip(bound[0], bound[1], bound[2], bound[3], kv_len);
 }
 
 }  // namespace attngen::plan

@@ -168,7 +168,8 @@ class Planner {
   void divide();
   void divide_row(const BlockRow& row, std::int32_t token_begin, std::int32_t token_end);
   void divide_shared_row(const BlockRow& row);
-  void add_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count);
+  void add_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count,
+                std::int32_t first, std::int32_t last);
   std::int32_t tile_for(std::int64_t packed_rows) const;
   std::int32_t token_row(const BlockRow& row, std::int32_t token) const;
   void find_units();
@@ -190,10 +191,12 @@ class Planner {
   // plan_emit.cpp
   void emit();
   void join(Schedule& schedule);
+  void join_tasks(Schedule& schedule);
+  void add_merge(Schedule& schedule, std::int32_t first, std::int32_t count, std::int32_t head, std::int32_t parts);
   void place();
   void sort_pieces(const Schedule& schedule);
-  void make_items(const Schedule& schedule);
   void write(const Schedule& schedule, Cursor* done);
+  void write_item(const Piece& piece, std::int32_t segment_begin, std::int32_t segment_count, Item* item);
   void write_worker(const Schedule& schedule, std::int32_t local, const Cursor& done);
   void write_merges(const Schedule& schedule, const Cursor& done);
 
@@ -201,12 +204,11 @@ class Planner {
   const TileCost& tile(const Task& task) const { return config_.tiles[static_cast<std::size_t>(task.tile)]; }
 
   const Config config_;
-  const KeyBounds bounds_;
+  KeyBounds bounds_;
 
   // Scratch of one plan, kept so that planning allocates nothing once warm.
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0, used_ = 0, num_slots_ = 0;
-  const std::int64_t* scalars_ = nullptr;
   std::int64_t arena_address_ = 0, num_blocks_ = -1, entries_ = 0, level_rows_ = 0;
   std::int32_t batch_ = 0, num_rows_ = 0, max_q_len_ = 0, max_kv_len_ = 0;
   const std::int32_t *qo_ = nullptr, *kv_len_ = nullptr, *row_request_ = nullptr;
@@ -235,8 +237,6 @@ class Planner {
   std::vector<Merge> merges_;
   std::vector<std::int32_t> merge_rows_;      // first partial row of each merge, of its schedule's
   std::vector<std::int32_t> order_;           // pieces by worker
-  std::vector<Item> items_;                   // in this order
-  std::vector<Segment> ordered_;
 };
 
 // "`name[i]` is 3, …" without a sentence's worth of stream code at every check.

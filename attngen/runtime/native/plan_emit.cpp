@@ -6,52 +6,67 @@
 
 namespace attngen::plan {
 
-// Finds where rows have several partials and gives each a place: parts of a merge in the order of `pieces_`, which for
-// one task is the order of its keys.
+void Planner::add_merge(Schedule& schedule, std::int32_t first, std::int32_t count, std::int32_t head,
+                        std::int32_t parts) {
+  merges_.push_back({first, count, head, static_cast<std::int32_t>(schedule.parts), parts, 0});
+  merge_rows_.push_back(static_cast<std::int32_t>(schedule.partial_rows));
+  schedule.parts += parts;
+  schedule.partial_rows += std::int64_t{count} * parts;
+}
+
+// Without levels a row belongs to one task, whose pieces for one head follow each other in the order of its keys.
+void Planner::join_tasks(Schedule& schedule) {
+  for (std::size_t i = schedule.piece_begin; i < schedule.piece_end;) {
+    const Piece& piece = pieces_[i];
+    const std::int32_t count = task_at(piece.task).packed_count;
+    std::size_t end = i + 1;
+    while (end < schedule.piece_end && pieces_[end].task == piece.task && pieces_[end].head == piece.head) ++end;
+    Segment segment{0, count, kWriteThrough, -1};
+    if (end - i > 1) {
+      segment.partial = static_cast<std::int32_t>(schedule.partial_rows);
+      segment.merge = static_cast<std::int32_t>(merges_.size() - schedule.merge_begin);
+      add_merge(schedule, task_at(piece.task).packed_begin, count, piece.head, static_cast<std::int32_t>(end - i));
+      merges_.back().arrivals = merges_.back().part_count;
+    }
+    for (; i < end; ++i) {
+      piece_segments_.push_back(static_cast<std::int32_t>(segments_.size()));
+      segments_.push_back(segment);
+      if (segment.merge >= 0) segment.partial += count;
+    }
+  }
+}
+
+// Finds where rows have several partials and gives each a place: parts of a merge in the order of `pieces_`.
 void Planner::join(Schedule& schedule) {
-  schedule.segment_begin = schedule.segment_end = segments_.size();
-  schedule.merge_begin = schedule.merge_end = merges_.size();
-  if (schedule.piece_begin == schedule.piece_end) return;
   const auto heads = static_cast<std::size_t>(schedule.heads);
-  const std::size_t places = (shared_ ? units_.size() : tasks_.size()) * heads;
-  part_count_.assign(places, 0);
+  part_count_.assign(units_.size() * heads, 0);
   const auto each_unit = [&](const Piece& piece, auto visit) {
-    if (!shared_) return visit(static_cast<std::size_t>(piece.task), 0, task_at(piece.task).packed_count);
     for (auto r = static_cast<std::size_t>(ref_begin_[static_cast<std::size_t>(piece.task)]);
          r < static_cast<std::size_t>(ref_begin_[static_cast<std::size_t>(piece.task) + 1]); ++r) {
       const auto unit = static_cast<std::size_t>(refs_[r].unit);
-      visit(unit, refs_[r].offset, units_[unit].packed_count);
+      visit(units_[unit], refs_[r].offset, unit * heads + static_cast<std::size_t>(piece.head));
     }
   };
   for (std::size_t i = schedule.piece_begin; i < schedule.piece_end; ++i)
-    each_unit(pieces_[i], [&](std::size_t unit, std::int32_t, std::int32_t) {
-      ++part_count_[unit * heads + static_cast<std::size_t>(pieces_[i].head)];
-    });
-  merge_of_.assign(places, -1);
+    each_unit(pieces_[i], [&](const Unit&, std::int32_t, std::size_t place) { ++part_count_[place]; });
+  merge_of_.assign(part_count_.size(), -1);
   for (std::size_t i = schedule.piece_begin; i < schedule.piece_end; ++i) {
-    const Piece& piece = pieces_[i];
     piece_segments_.push_back(static_cast<std::int32_t>(segments_.size()));
-    each_unit(piece, [&](std::size_t unit, std::int32_t offset, std::int32_t count) {
-      const std::size_t place = unit * heads + static_cast<std::size_t>(piece.head);
+    each_unit(pieces_[i], [&](const Unit& unit, std::int32_t offset, std::size_t place) {
+      const std::int32_t count = unit.packed_count;
       if (part_count_[place] == 1) {
         segments_.push_back({offset, count, kWriteThrough, -1});
         return;
       }
       if (merge_of_[place] < 0) {
         merge_of_[place] = static_cast<std::int32_t>(merges_.size());
-        const std::int32_t first = shared_ ? units_[unit].packed_begin : task_at(piece.task).packed_begin;
-        merges_.push_back({first, count, piece.head, static_cast<std::int32_t>(schedule.parts), part_count_[place], 0});
-        merge_rows_.push_back(static_cast<std::int32_t>(schedule.partial_rows));
-        schedule.parts += part_count_[place];
-        schedule.partial_rows += std::int64_t{count} * part_count_[place];
+        add_merge(schedule, unit.packed_begin, count, pieces_[i].head, part_count_[place]);
       }
       const auto merge = static_cast<std::size_t>(merge_of_[place]);
       const std::int32_t row = merge_rows_[merge] + merges_[merge].arrivals++ * count;
       segments_.push_back({offset, count, row, static_cast<std::int32_t>(merge - schedule.merge_begin)});
     });
   }
-  schedule.segment_end = segments_.size();
-  schedule.merge_end = merges_.size();
 }
 
 // Gives each array its place in the arena.
@@ -105,67 +120,67 @@ void Planner::sort_pieces(const Schedule& schedule) {
   }
 }
 
-// The first group's items by worker; their segments are numbered by worker too.
-void Planner::make_items(const Schedule& schedule) {
-  items_.resize(order_.size());
-  ordered_.resize(schedule.segment_end - schedule.segment_begin);
+// Writes the items of worker `local` of each group side by side, so that these are neighbours; those of the others copy
+// the first's.
+void Planner::write_worker(const Schedule& schedule, std::int32_t local, const Cursor& done) {
+  const auto w = static_cast<std::size_t>(local);
+  const std::int32_t groups = schedule.groups, heads = schedule.heads;
+  const std::int32_t first_item = done.item + groups * piece_begin_[w];
+  const std::int32_t count = piece_begin_[w + 1] - piece_begin_[w];
+  const std::int32_t first_segment = done.segment + groups * segment_begin_[w];
+  const std::int32_t segment_count = segment_begin_[w + 1] - segment_begin_[w];
+  const auto merges = static_cast<std::int32_t>(schedule.merge_end - schedule.merge_begin);
+  const auto rows = static_cast<std::int32_t>(schedule.partial_rows);
+  const auto* header = at<PlanHeader>(0);
+  Worker* workers = at<Worker>(header->workers_at) + schedule.first_worker + local * groups;
+  Item* items = at<Item>(header->items_at) + first_item;
+  Segment* segments = at<Segment>(header->segments_at) + first_segment;
   std::int32_t segment = 0;
-  for (std::size_t n = 0; n < order_.size(); ++n) {
-    const auto i = static_cast<std::size_t>(order_[n]);
-    const Piece& piece = pieces_[i];
-    const Task& task = task_at(piece.task);
-    Item& item = items_[n];
-    item.list = task.list;
-    item.level = task.level;
-    item.tile = task.tile;
-    item.kv_head = piece.head;
-    item.packed_begin = task.packed_begin;
-    item.packed_count = task.packed_count;
-    item.kv_begin = piece.kv_begin;
-    item.kv_end = piece.kv_end;
-    item.full_from = std::clamp(task.full_from, piece.kv_begin, piece.kv_end);
-    item.full_to = std::clamp(task.full_to, item.full_from, piece.kv_end);
-    item.segment_begin = segment;
-    item.segment_count = piece_segments_[i + 1] - piece_segments_[i];
-    item.request = task.request;
-    for (std::int32_t s = piece_segments_[i]; s < piece_segments_[i + 1]; ++s)
-      ordered_[static_cast<std::size_t>(segment++)] = segments_[static_cast<std::size_t>(s)];
+  for (std::int32_t n = 0; n < count; ++n) {
+    const auto i = static_cast<std::size_t>(order_[static_cast<std::size_t>(piece_begin_[w] + n)]);
+    const std::int32_t own = piece_segments_[i + 1] - piece_segments_[i];
+    write_item(pieces_[i], first_segment + segment, own, &items[n]);
+    for (std::int32_t s = 0; s < own; ++s) {
+      Segment copy = segments_[static_cast<std::size_t>(piece_segments_[i] + s)];
+      if (copy.merge >= 0) copy.partial += done.partial_row, copy.merge += done.merge;
+      segments[segment++] = copy;
+    }
+  }
+  for (std::int32_t g = 0; g < groups; ++g) {
+    Item* own = items + g * count;
+    for (std::int32_t n = 0; g > 0 && n < count; ++n) {
+      own[n] = items[n];
+      own[n].kv_head = items[n].kv_head + g * heads;
+      own[n].segment_begin = items[n].segment_begin + g * segment_count;
+    }
+    for (std::int32_t n = 0; g > 0 && n < segment_count; ++n) {
+      const bool through = segments[n].merge < 0;
+      Segment& copy = segments[g * segment_count + n];
+      copy = segments[n];
+      copy.partial = segments[n].partial + (through ? 0 : g * rows);
+      copy.merge = segments[n].merge + (through ? 0 : g * merges);
+    }
+    workers[g].item_begin = first_item + g * count;
+    workers[g].item_end = first_item + (g + 1) * count;
+    if (count > 0) workers[g].first = own[0];
   }
 }
 
-// Copies the first group's items for every group: worker `local` of each lie side by side, so that they are neighbours.
-void Planner::write_worker(const Schedule& schedule, std::int32_t local, const Cursor& done) {
-  const auto w = static_cast<std::size_t>(local);
-  const std::int32_t item_begin = piece_begin_[w], count = piece_begin_[w + 1] - item_begin;
-  const std::int32_t segment_begin = segment_begin_[w], segment_count = segment_begin_[w + 1] - segment_begin;
-  const auto merges = static_cast<std::int32_t>(schedule.merge_end - schedule.merge_begin);
-  const auto rows = static_cast<std::int32_t>(schedule.partial_rows);
-  const Item* own_items = items_.data() + item_begin;
-  const Segment* own_segments = ordered_.data() + segment_begin;
-  const auto* header = at<PlanHeader>(0);
-  Worker* workers = at<Worker>(header->workers_at) + schedule.first_worker + local * schedule.groups;
-  Item* items = at<Item>(header->items_at);
-  Segment* segments = at<Segment>(header->segments_at);
-  for (std::int32_t g = 0; g < schedule.groups; ++g) {
-    const std::int32_t first = done.item + schedule.groups * item_begin + g * count;
-    const std::int32_t moved = done.segment + schedule.groups * segment_begin + g * segment_count - segment_begin;
-    for (std::int32_t n = 0; n < count; ++n) {
-      Item& item = items[first + n];
-      item = own_items[n];
-      item.kv_head = own_items[n].kv_head + g * schedule.heads;
-      item.segment_begin = own_items[n].segment_begin + moved;
-    }
-    for (std::int32_t n = 0; n < segment_count; ++n) {
-      const bool through = own_segments[n].merge < 0;
-      Segment& segment = segments[segment_begin + moved + n];
-      segment = own_segments[n];
-      segment.partial = own_segments[n].partial + (through ? 0 : done.partial_row + g * rows);
-      segment.merge = own_segments[n].merge + (through ? 0 : done.merge + g * merges);
-    }
-    workers[g].item_begin = first;
-    workers[g].item_end = first + count;
-    if (count > 0) workers[g].first = items[first];
-  }
+void Planner::write_item(const Piece& piece, std::int32_t segment_begin, std::int32_t segment_count, Item* item) {
+  const Task& task = task_at(piece.task);
+  item->list = task.list;
+  item->level = task.level;
+  item->tile = task.tile;
+  item->kv_head = piece.head;
+  item->packed_begin = task.packed_begin;
+  item->packed_count = task.packed_count;
+  item->kv_begin = piece.kv_begin;
+  item->kv_end = piece.kv_end;
+  item->full_from = std::clamp(task.full_from, piece.kv_begin, piece.kv_end);
+  item->full_to = std::clamp(task.full_to, item->full_from, piece.kv_end);
+  item->segment_begin = segment_begin;
+  item->segment_count = segment_count;
+  item->request = task.request;
 }
 
 void Planner::write_merges(const Schedule& schedule, const Cursor& done) {
@@ -187,14 +202,15 @@ void Planner::write_merges(const Schedule& schedule, const Cursor& done) {
 // Writes one schedule behind those before it.
 void Planner::write(const Schedule& schedule, Cursor* done) {
   sort_pieces(schedule);
-  make_items(schedule);
   for (std::int32_t w = 0; w < schedule.workers; ++w) write_worker(schedule, w, *done);
   write_merges(schedule, *done);
   const std::int32_t groups = schedule.groups;
-  std::int32_t& empty = at<PlanHeader>(0)->num_empty;
-  for (const Item& item : items_) empty += item.kv_begin == item.kv_end ? groups : 0;
-  done->item += groups * static_cast<std::int32_t>(items_.size());
-  done->segment += groups * static_cast<std::int32_t>(ordered_.size());
+  std::int32_t empty = 0;
+  for (std::size_t i = schedule.piece_begin; i < schedule.piece_end; ++i)
+    empty += pieces_[i].kv_begin == pieces_[i].kv_end;
+  at<PlanHeader>(0)->num_empty += groups * empty;
+  done->item += groups * static_cast<std::int32_t>(schedule.piece_end - schedule.piece_begin);
+  done->segment += groups * static_cast<std::int32_t>(schedule.segment_end - schedule.segment_begin);
   done->merge += groups * static_cast<std::int32_t>(schedule.merge_end - schedule.merge_begin);
   done->part += groups * static_cast<std::int32_t>(schedule.parts);
   done->partial_row += groups * static_cast<std::int32_t>(schedule.partial_rows);
@@ -205,7 +221,13 @@ void Planner::emit() {
   merge_rows_.clear();
   segments_.clear();
   piece_segments_.clear();
-  for (Schedule& schedule : schedules_) join(schedule);
+  for (Schedule& schedule : schedules_) {
+    schedule.segment_begin = segments_.size();
+    schedule.merge_begin = merges_.size();
+    shared_ ? join(schedule) : join_tasks(schedule);
+    schedule.segment_end = segments_.size();
+    schedule.merge_end = merges_.size();
+  }
   piece_segments_.push_back(static_cast<std::int32_t>(segments_.size()));
   place();
   Cursor done{};

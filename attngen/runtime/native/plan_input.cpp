@@ -110,6 +110,24 @@ Order order_of(const std::int32_t* positions, std::int64_t blocks, std::int64_t 
   return shifted ? Order::kShifted : Order::kSorted;
 }
 
+// What the positions of a level's lists say of one of them.
+void order_row(const std::int32_t* positions, std::int32_t block_size, BlockRow* row) {
+  const std::int64_t blocks = ceil_div(row->keys, block_size);
+  row->positions = positions + row->list;
+  row->order = order_of(row->positions, blocks, block_size);
+  row->shift = blocks > 0 ? row->positions[0] : 0;
+}
+
+// Blocks that lie at their place in the sequence.
+void place_blocks(const std::int32_t* blocks, std::int64_t count, std::int32_t block_size, std::int32_t* positions) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t position = std::int64_t{blocks[i]} * block_size;
+    if (position > kMax - block_size)
+      throw Fault(text("kv_indices: block %d lies at a position beyond 2**31 - 1", blocks[i]));
+    positions[i] = static_cast<std::int32_t>(position);
+  }
+}
+
 }  // namespace
 
 std::string text(const char* format, ...) {
@@ -143,7 +161,7 @@ void Planner::add_row(std::int64_t list, std::int32_t level, std::int32_t token_
 void Planner::read(const Input& input) {
   arena_ = input.arena;
   arena_bytes_ = input.arena_bytes;
-  scalars_ = input.scalars;
+  bounds_.bind(input.scalars);
   arena_address_ = input.arena_address;
   num_blocks_ = input.num_blocks;
   used_ = num_slots_ = entries_ = level_rows_ = 0;
@@ -374,13 +392,8 @@ void Planner::keep_lists(const char* prefix, std::int32_t level, const Ints& ind
   if (!positions.given) return;
   view.positions = place_list(text("%skv_positions", prefix), positions, size, kMax - block_size);
   for (std::size_t i = first_row; i < rows_.size(); ++i) {
-    BlockRow& row = rows_[i];
-    row.order = Order::kUnsorted;
-    if (positions.device) continue;
-    const std::int64_t blocks = ceil_div(row.keys, block_size);
-    row.positions = at<std::int32_t>(view.positions) + row.list;
-    row.order = order_of(row.positions, blocks, block_size);
-    row.shift = blocks > 0 ? row.positions[0] : 0;
+    rows_[i].order = Order::kUnsorted;
+    if (!positions.device) order_row(at<std::int32_t>(view.positions), block_size, &rows_[i]);
   }
 }
 
@@ -399,28 +412,28 @@ void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& ind
   }
   const std::string index_name = text("%skv_indices", prefix), place_name = text("%skv_positions", prefix);
   const std::int64_t last = last_block(block_size);
-  std::int64_t cursor = 0, largest = -1;
+  // Lists that follow each other are copied at once.
+  std::int64_t cursor = 0, run_from = 0, run = 0, largest = -1;
+  const auto copy_run = [&] {
+    const std::int64_t begin = cursor - run;
+    largest = std::max(largest, copy_ints(index_name.c_str(), indices, run_from, run, last, to + begin));
+    if (positions.given) copy_ints(place_name.c_str(), positions, run_from, run, kMax - block_size, place + begin);
+  };
   for (std::size_t i = first_row; i < rows_.size(); ++i) {
     BlockRow& row = rows_[i];
-    const std::int64_t from = row.list, blocks = ceil_div(row.keys, block_size);
-    largest = std::max(largest, copy_ints(index_name.c_str(), indices, from, blocks, last, to + cursor));
-    row.list = cursor;
-    if (placed) {
-      std::int32_t* own = place + row.list;
-      if (positions.given) copy_ints(place_name.c_str(), positions, from, blocks, kMax - block_size, own);
-      for (std::int64_t j = 0; !positions.given && j < blocks; ++j) {
-        const std::int64_t position = std::int64_t{to[cursor + j]} * block_size;
-        if (position > kMax - block_size)
-          throw Fault(text("kv_indices: block %d lies at a position beyond 2**31 - 1", to[cursor + j]));
-        own[j] = static_cast<std::int32_t>(position);
-      }
-      row.order = order_of(own, blocks, block_size);
-      row.shift = blocks > 0 ? own[0] : 0;
-      row.positions = own;
+    if (row.list != run_from + run) {
+      copy_run();
+      run_from = row.list, run = 0;
     }
-    cursor += blocks;
+    const std::int64_t blocks = ceil_div(row.keys, block_size);
+    row.list = cursor;
+    cursor += blocks, run += blocks;
   }
+  copy_run();
   num_slots_ = std::max(num_slots_, (largest + 1) * block_size);
+  if (!placed) return;
+  if (!positions.given) place_blocks(to, entries, block_size, place);
+  for (std::size_t i = first_row; i < rows_.size(); ++i) order_row(place, block_size, &rows_[i]);
 }
 
 // What can be said of a level without reading its lists; returns its block rows.

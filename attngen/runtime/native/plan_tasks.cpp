@@ -34,11 +34,11 @@ std::int32_t Planner::token_row(const BlockRow& row, std::int32_t token) const {
   return tokens == nullptr ? token : tokens[token];
 }
 
-// The keys that any of the task's rows may see, rounded outward to tiles, and those that all of them see unmasked.
-void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count) {
+// Rows of tokens [first, last] of a view: the keys that any of the task's rows may see, rounded outward to tiles, and those that all of them see unmasked.
+void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count,
+                       std::int32_t first, std::int32_t last) {
   const TileCost& cost = config_.tiles[static_cast<std::size_t>(tile)];
   const std::int32_t block_size = block_sizes_[static_cast<std::size_t>(row.level)];
-  const std::int32_t first = packed_begin / config_.group, last = (packed_begin + packed_count - 1) / config_.group;
   const bool gathered = tokens_[static_cast<std::size_t>(row.level)] != nullptr;
   std::int32_t begin = row.keys, end = 0, full_from = 0, full_to = row.order == Order::kUnsorted ? 0 : row.keys;
   for (std::int32_t token = first; token <= last;) {
@@ -55,7 +55,7 @@ void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t pack
     }
     const std::int64_t to_position = std::int64_t{kv_len_[b]} - qo_[b + 1];
     const KeyRange range =
-        bounds_.evaluate({low + to_position, high + to_position, qo_[b + 1] - qo_[b], kv_len_[b]}, scalars_);
+        bounds_.evaluate(low + to_position, high + to_position, qo_[b + 1] - qo_[b], kv_len_[b]);
     if (range.first >= range.last) {
       full_to = 0;
     } else if (row.order == Order::kUnsorted) {
@@ -89,8 +89,11 @@ void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t pack
 void Planner::divide_row(const BlockRow& row, std::int32_t token_begin, std::int32_t token_end) {
   const std::int32_t begin = token_begin * config_.group, end = token_end * config_.group;
   const std::int32_t tile = tile_for(end - begin), step = config_.tiles[static_cast<std::size_t>(tile)].rows;
-  for (std::int32_t packed = begin; packed < end; packed += std::min(step, end - packed))
-    add_task(row, tile, packed, std::min(step, end - packed));
+  if (end - begin <= step) return add_task(row, tile, begin, end - begin, token_begin, token_end - 1);
+  for (std::int32_t packed = begin; packed < end; packed += std::min(step, end - packed)) {
+    const std::int32_t count = std::min(step, end - packed);
+    add_task(row, tile, packed, count, packed / config_.group, (packed + count - 1) / config_.group);
+  }
 }
 
 // Rows of several requests share one item a tile unless an item for each request costs less in all, as where the
