@@ -67,12 +67,12 @@ def check_no_gradient(names: Sequence[str], values: Sequence[Any]) -> None:
             )
 
 
-def check_dense(names: Sequence[str], values: Sequence[Any]) -> None:
+def check_dense(names: Sequence[str], values: Sequence[Any], device: str = "cpu") -> None:
     """Refuse tensors without memory that the host library could read; for when it has failed."""
     for name, value in zip(names, values, strict=True):
         if isinstance(value, torch.Tensor) and (value.is_meta or value.layout != torch.strided):
             what = "on meta" if value.is_meta else f"a {str(value.layout).removeprefix('torch.')} tensor"
-            raise ValueError(f"argument `{name}` is {what}; it needs a strided tensor on cpu")
+            raise ValueError(f"argument `{name}` is {what}; it needs a strided tensor on {device}")
 
 
 class Slots:

@@ -219,7 +219,7 @@ class Attention:
             try:
                 self._engine.launch(q, k, v, out, lse, raw, *values)
             except RuntimeError:
-                check_dense(self._names, (q, k, v, out, lse, *values))
+                check_dense(self._names, (q, k, v, out, lse, *values), str(self._engine.device))
                 raise
         state = State((out, lse))
         state.origin = self._raw_origin if raw else self._origin

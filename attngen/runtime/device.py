@@ -78,11 +78,6 @@ class Gpu:
         """Bytes of host memory that the GPU copies from by itself."""
         return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
 
-    def is_capturing(self) -> bool:
-        """Whether torch's current stream is being captured into a CUDA graph."""
-        with torch.cuda.device(self.index):
-            return bool(torch.cuda.is_current_stream_capturing())
-
 
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"

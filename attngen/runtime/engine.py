@@ -103,10 +103,11 @@ class CudaEngine:
         manifest, heads = kernels[0].manifest, (options.num_qo_heads, options.num_kv_heads)
         sizes = config.workspace(options.lanes_v)
         self.device = gpu.torch_device
-        self._gpu, self._stream = gpu, gpu.stream
+        self._stream = gpu.stream
+        # NOTE: first, so that torch, which asks for pinned memory where it has been before, doesn't wake another GPU.
+        there = torch.empty(sizes.arena, dtype=torch.uint8, device=self.device)
         self._buffers = gpu.pinned(_BUFFERS, sizes.arena)
         self.arena = self._buffers[0]
-        there = torch.empty(sizes.arena, dtype=torch.uint8, device=self.device)
         self.planner = Planner(config, library.planner, arena=self.arena, device_arena=(there.data_ptr(), gpu.index))
         self.partials = workspace.allocate(sizes, self.device)
         zeros = torch.zeros(64, dtype=torch.uint8, device=self.device)  # what an empty tensor is read as
@@ -114,7 +115,7 @@ class CudaEngine:
         queues = zip(kernels, config.queues, strict=True)
         self._order_after_torch()
         try:
-            self._run, self._begin, self._planned, self._commit, self.release_graphs = library.cuda_launcher(
+            functions = library.cuda_launcher(
                 [word for kernel, workers in queues for word in (kernel.handle, workers)],
                 list(gpu.dlpack),
                 *_specification(options, kernels[0], config),
@@ -127,6 +128,7 @@ class CudaEngine:
             raise EnvironmentFault(
                 f"The kernels {folders} don't load on cuda:{gpu.index} ({gpu.name}): {fault}"
             ) from None
+        self._run, self._begin, self._planned, self._commit, self._is_capturing, self.release_graphs = functions
         self._check = library.range_check(parameters) if env.check() else None
         if self._check:
             self.launch = self._launch_checked  # type: ignore[method-assign]
@@ -160,7 +162,7 @@ class CudaEngine:
 
     def is_capturing(self) -> bool:
         """Whether launches are captured into a graph."""
-        return self._gpu.is_capturing()
+        return bool(self._is_capturing(self._stream()))
 
 
 def make_engine(options: Options, kernels: Sequence[Kernel], config: PlanConfig) -> Engine:

@@ -158,10 +158,6 @@ DRIVER fake_capture(std::int64_t stream, int on) {
   return 0;
 }
 
-DRIVER fake_is_capturing(std::int64_t stream) {
-  return static_cast<int>(capturing.count(static_cast<std::uintptr_t>(stream)));
-}
-
 DRIVER fake_fail(int result) {
   failing = result;
   return 0;

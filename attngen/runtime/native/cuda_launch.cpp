@@ -108,6 +108,11 @@ void CudaLauncher::check_held(const PlanHeader& plan) const {
              "release_graphs() once the graph is gone");
 }
 
+bool CudaLauncher::is_capturing(cuda::Stream stream) const {
+  const cuda::DeviceGuard guard(spec_.device);
+  return cuda::is_capturing(stream);
+}
+
 void CudaLauncher::release_graphs() {
   Turn turn(busy_);
   held_ = Held();

@@ -45,6 +45,8 @@ class CudaLauncher {
 
   void run(const Call& call, cuda::Stream stream);
 
+  bool is_capturing(cuda::Stream stream) const;
+
   // The graphs captured so far are gone, so that plans needn't fit them any more.
   void release_graphs();
 

@@ -279,7 +279,7 @@ cuda::Stream stream_of(const ffi::AnyView& handle) {
   return reinterpret_cast<cuda::Stream>(handle.cast<std::int64_t>());
 }
 
-// (run, begin, planned, commit, release_graphs) of a launcher that lives as long as any of them.  `device` is DLPack's
+// (run, begin, planned, commit, is_capturing, release_graphs) of a launcher that lives as long as any of them.  `device` is DLPack's
 // (type, index), `queues` a kernel and its CTAs each, `buffers` pinned bytes [number, bytes of the arena].
 ffi::Array<ffi::Function> make_cuda_launcher(const ffi::Array<std::int64_t>& queues,
                                              const ffi::Array<std::int64_t>& device,
@@ -318,9 +318,12 @@ ffi::Array<ffi::Function> make_cuda_launcher(const ffi::Array<std::int64_t>& que
       [own](ffi::PackedArgs args, ffi::Any*) { own->launcher.planned(read_values(args, 0).data()); });
   ffi::Function commit = ffi::Function::FromPacked(
       [own](ffi::PackedArgs args, ffi::Any*) { own->launcher.commit(stream_of(args[0])); });
+  ffi::Function is_capturing = ffi::Function::FromPacked([own](ffi::PackedArgs args, ffi::Any* result) {
+    *result = own->launcher.is_capturing(stream_of(args[0]));
+  });
   ffi::Function release_graphs =
       ffi::Function::FromPacked([own](ffi::PackedArgs, ffi::Any*) { own->launcher.release_graphs(); });
-  return {run, begin, planned, commit, release_graphs};
+  return {run, begin, planned, commit, is_capturing, release_graphs};
 }
 
 // check(value of every parameter…): refuses what lies outside its declared range.  Tensors are on the CPU, and have been
