@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from attngen.cli import main
+from tests.codegen.cxx import needs
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GEMMA2 = str(EXAMPLES / "gemma2.attn")
@@ -59,6 +61,13 @@ def test_a_wrong_variant_is_exit_1_everywhere(command: str, wrong: str, capsys: 
         ["show", GEMMA2, "--stage", "no-such-stage"],
         ["show", GEMMA2, "--variant", "no_such_variant"],
         ["show", GEMMA2, "--target", "vax"],
+        ["show", GEMMA2, "--target", "sm90a"],
+        ["show", GEMMA2, "--stage", "sass"],
+        ["show", GEMMA2, "--target", "sm90", "--rows", "16,32"],
+        ["build", GEMMA2, "--rows", "16"],
+        ["build", GEMMA2, "--target", "sm90", "--rows", "48"],
+        ["build", GEMMA2, "--target", "sm90", "--head-dim", "264"],
+        ["build", GEMMA2, "--target", "sm90", "--dtype", "f32"],
         ["run", GEMMA2, "--heads", "7", "--kv-heads", "2"],
         ["run", GEMMA2, "--head-dim", "-3"],
         ["run", GEMMA2, "--head-dim", "12"],
@@ -75,20 +84,29 @@ def test_wrong_calls_are_exit_2(words: list[str], capsys: pytest.CaptureFixture[
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["show", GEMMA2, "--stage", "sass"], ["build", GEMMA2, "--target", "sm90a"], ["run", GEMMA2, "--target", "sm80"]],
-)
-def test_gpus_are_exit_3(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["build", GEMMA2, "--target", "cuda"], ["run", GEMMA2, "--target", "sm80"]])
+def test_a_machine_without_a_gpu_is_exit_3(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
     assert main(words) == 3
-    assert "CPU engine only" in capsys.readouterr().err
+    assert "CUDA" in capsys.readouterr().err
+
+
+def test_build_for_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    needs("nvcc")
+    assert main(["build", GEMMA2, "--target", "sm90", "--rows", "16,64", "--head-dim", "64"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[:6] == ["variant", "rows", "key", "seconds", "KiB", "registers"]
+    assert [line.split()[1] for line in lines] == ["16", "64"]
+    assert main(["show", GEMMA2, "--target", "sm90", "--head-dim", "64", "--stage", "ptx"]) == 0
+    assert ".entry attngen_attention" in capsys.readouterr().out
 
 
 def test_show_every_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", GEMMA2, "--stage", "list"]) == 0
     stages = capsys.readouterr().out.split()
-    assert stages[:2] == ["ast", "ir"] and stages[-2:] == ["functor", "kernel"]
-    for stage in stages:
+    assert stages[:2] == ["ast", "ir"] and stages[-4:] == ["functor", "kernel", "ptx", "sass"]
+    for stage in stages[:-2]:
         assert main(["show", GEMMA2, "--stage", stage, *SMALL]) == 0
         assert "gemma2" in capsys.readouterr().out.lower()
 

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from attngen import env
 from attngen.cli.report import BAD_ENVIRONMENT, FINE, Commands, target
 from attngen.errors import EnvironmentFault
-from attngen.runtime import toolchain
+from attngen.runtime import toolchain, toolchain_cuda
 
 PACKAGES = ("torch", "apache-tvm-ffi", "ninja", "lark", "jinja2", "pydantic")
 
@@ -40,7 +40,11 @@ def execute(args: argparse.Namespace) -> int:
         except EnvironmentFault as fault:
             missing += 1
             print(f"MISSING  {name}: {fault}")
-    print("-        GPU: this release has the CPU engine only")
+    for name, ask in (("nvcc", _nvcc), ("NVRTC", _nvrtc), ("CUDA driver", _driver), ("GPU target", _gpu)):
+        try:
+            print(f"ok       {name}: {ask()}")
+        except EnvironmentFault as fault:  # which only who wants a GPU misses
+            print(f"-        {name}: {fault}")
     return BAD_ENVIRONMENT if missing else FINE
 
 
@@ -54,6 +58,28 @@ def _package(name: str) -> str:
 def _compiler() -> str:
     found = toolchain.find_cxx()
     return f"{found.path} ({found.version})"
+
+
+def _nvcc() -> str:
+    found = toolchain_cuda.find_nvcc()
+    return f"{found.path} ({found.version})"
+
+
+def _nvrtc() -> str:
+    found = toolchain_cuda.find_nvrtc()
+    return f"{found.path} ({found.version})"
+
+
+def _driver() -> str:
+    return toolchain_cuda.driver_version()
+
+
+def _gpu() -> str:
+    from attngen.runtime.device import find_gpu  # with torch, which no other command should wait for
+
+    gpu = find_gpu("cuda")
+    assert gpu is not None
+    return f"{gpu.target} ({gpu.name})"
 
 
 def _cache() -> str:

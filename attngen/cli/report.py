@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attngen.codegen.source import KernelConfig
-from attngen.codegen.target import TARGETS
+from attngen.codegen.target import GPUS, TARGETS
+from attngen.codegen.tiles import ROWS
 from attngen.dtypes import OPERANDS, POOLS
-from attngen.errors import EnvironmentFault
 from attngen.runtime.toolchain import resolve_target
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 FINE, BAD_VARIANT, BAD_CALL, BAD_ENVIRONMENT = range(4)
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-GPU: Final = "this release has the CPU engine only: no sm targets, no ptx and no sass"
 
 
 class CallError(Exception):
@@ -37,13 +37,33 @@ def add_variant(parser: argparse.ArgumentParser, *, many: bool = False) -> None:
 def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     """The options that decide a kernel besides its variant."""
     group = parser.add_argument_group("kernel")
-    group.add_argument("--target", default="cpu", help=f"auto, cpu (the best here) or one of {', '.join(TARGETS)}")
+    known = ", ".join((*TARGETS, *GPUS))
+    group.add_argument("--target", default="cpu", help=f"cpu (the best here), cuda (the GPU here) or one of {known}")
     group.add_argument("--head-dim", type=_positive, default=128, help="of q and k (default 128)")
     group.add_argument("--head-dim-v", type=_positive, help="of v, where it differs")
     group.add_argument("--dtype", choices=OPERANDS, default="bf16", help="of q, k', v' and the weights (default bf16)")
     group.add_argument("--kv-dtype", choices=POOLS, help="of the pool, where it differs")
     group.add_argument("--keys", choices=("raw", "transformed"), default="raw", help="what the pool holds")
     group.add_argument("--fast-math", action="store_true", help="allow approximations of built-in functions")
+
+
+def add_rows(parser: argparse.ArgumentParser) -> None:
+    """The option that says which of a GPU's kernels are meant."""
+    parser.add_argument(
+        "--rows",
+        type=_rows,
+        help=f"packed query rows of a GPU's tile, among {', '.join(map(str, ROWS))}; several: 16,128",
+    )
+
+
+def kernel_configs(args: argparse.Namespace, default: Sequence[int]) -> list[KernelConfig]:
+    """A configuration for each of `--rows`, which a CPU's kernels don't have."""
+    config = kernel_config(args)
+    if config.target not in GPUS:
+        if args.rows:
+            raise CallError(f"--rows is of GPU targets; {config.target} is none")
+        return [config]
+    return [replace(config, rows=rows) for rows in args.rows or default]
 
 
 def kernel_config(args: argparse.Namespace) -> KernelConfig:
@@ -60,13 +80,17 @@ def kernel_config(args: argparse.Namespace) -> KernelConfig:
 
 
 def target(name: str) -> str:
-    """A row of TARGETS; `auto` and `cpu` are the best that this machine can run."""
-    if name.startswith("sm"):
-        raise EnvironmentFault(f"target {name}: {GPU}")
+    """A row of TARGETS or GPUS; `auto` and `cpu` are the best that this machine can run, `cuda` is its GPU's."""
     if name in ("auto", "cpu"):
         return resolve_target("cpu", [(row.name, row.isa) for row in TARGETS.values()])
-    if name not in TARGETS:
-        raise CallError(f"no target `{name}`; there are auto, cpu, {', '.join(TARGETS)}")
+    if name == "cuda":
+        from attngen.runtime.device import find_gpu
+
+        gpu = find_gpu("cuda")
+        assert gpu is not None
+        return gpu.target
+    if name not in TARGETS and name not in GPUS:
+        raise CallError(f"no target `{name}`; there are cpu, cuda, {', '.join((*TARGETS, *GPUS))}")
     return name
 
 
@@ -110,6 +134,13 @@ def progress(message: str) -> Iterator[None]:
         yield
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _rows(text: str) -> tuple[int, ...]:
+    found = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
+    if not set(found) <= set(ROWS):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(map(str, ROWS))}")
+    return found
 
 
 def _positive(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,15 @@ from typing import Any, Final
 from attngen.codegen.source import KernelSource, Manifest
 from attngen.errors import EnvironmentFault
 from attngen.runtime import build, store, toolchain
-from attngen.runtime.toolchain_cuda import CudaCompiler, Figures, find_compiler, read_figures
+from attngen.runtime.toolchain_cuda import (
+    INCLUDE,
+    CudaCompiler,
+    Figures,
+    disassemble,
+    find_compiler,
+    find_nvcc,
+    read_figures,
+)
 
 CUBIN: Final = "kernel.cubin"
 
@@ -46,6 +55,24 @@ def build_cubin(source: KernelSource, folder: Path, log_folder: Path) -> None:
         store.trace(2, f"{what}: {json.dumps(rejected[-1])}")
     build.keep_failure(folder, log_folder, "\n".join(logs))
     raise toolchain.CompileFault(_too_large(what, rejected, log_folder))
+
+
+def ptx(folder: Path) -> str:
+    """A built kernel's PTX, which nvcc makes once more from the texts in its folder."""
+    flags = json.loads((folder / store.RECORD).read_text())["flags"]
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch) / "kernel.ptx"
+        (main,) = folder.glob("*.cu")
+        words = ["-ptx", "-O3", f"-I{INCLUDE}", *flags, str(main), "-o", str(output)]
+        made, log = find_nvcc().run(Path(scratch), words)
+        if not made:
+            raise toolchain.CompileFault(f"nvcc makes no PTX of {main}:\n{log[:2000]}")
+        return output.read_text()
+
+
+def sass(folder: Path) -> str:
+    """A built kernel's machine code."""
+    return disassemble(folder / CUBIN)
 
 
 def _arch(source: KernelSource) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 import shutil
@@ -170,14 +171,37 @@ def _check_version(text: str, path: str) -> None:
         raise EnvironmentFault(f"{path} is of CUDA {major}.{minor}; attngen needs {OLDEST_CUDA[0]} or later.")
 
 
-def _output(path: str, option: str) -> str:
+def _output(path: str, *options: str) -> str:
+    command = [path, *options]
     try:
-        asked = subprocess.run([path, option], capture_output=True, text=True, timeout=60, env=env.child_environment())
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env.child_environment())
     except (OSError, subprocess.TimeoutExpired) as fault:
         raise EnvironmentFault(f"`{path}` does not run: {fault}.") from None
     if asked.returncode != 0:
-        raise EnvironmentFault(f"`{path} {option}` fails: {asked.stderr.strip()[:200]}")
+        raise EnvironmentFault(f"`{' '.join(command)}` fails: {asked.stderr.strip()[:200]}")
     return asked.stdout
+
+
+def driver_version() -> str:
+    """The newest CUDA that this machine's driver runs; EnvironmentFault where there is no driver."""
+    version = ctypes.c_int()
+    try:
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        raise EnvironmentFault("There is no NVIDIA driver: libcuda.so.1 does not load.") from None
+    if status != 0:
+        raise EnvironmentFault(f"The NVIDIA driver fails: cuDriverGetVersion gives {status}.")
+    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def disassemble(cubin: Path) -> str:
+    """A cubin's machine code as text, by the toolkit's own tool."""
+    beside = shutil.which(env.nvcc() or "nvcc")
+    for tool, *options in (("nvdisasm",), ("cuobjdump", "-sass")):
+        for place in (Path(beside).parent if beside else None, None):
+            if path := shutil.which(tool, path=None if place is None else str(place)):
+                return _output(path, *options, str(cubin))
+    raise EnvironmentFault("Neither `nvdisasm` nor `cuobjdump` is on PATH; both come with the CUDA toolkit.")
 
 
 # What ptxas says ----------------------------------------------------------------------------------
