@@ -78,8 +78,8 @@ def attention(made: Made, target: str, **options: Any) -> attngen.Attention:
         )
     except EnvironmentFault as fault:
         pytest.skip(f"{target}: {fault}")
-    attn._partials.out.fill_(math.nan)
-    attn._partials.lse.fill_(math.nan)
+    attn._engine.partials.out.fill_(math.nan)
+    attn._engine.partials.lse.fill_(math.nan)
     return attn
 
 

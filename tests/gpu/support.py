@@ -56,8 +56,8 @@ def attention(variant: LoadedVariant, made: Made, device: str, **options: Any) -
 
 def poison(attn: attngen.Attention) -> None:
     """Fill what a launch must write before it reads."""
-    attn._partials.out.fill_(math.nan)
-    attn._partials.lse.fill_(math.nan)
+    attn._engine.partials.out.fill_(math.nan)
+    attn._engine.partials.lse.fill_(math.nan)
 
 
 def on(device: str, params: dict[str, Any]) -> dict[str, Any]:
