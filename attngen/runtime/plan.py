@@ -332,10 +332,13 @@ def item_cost(item: Item, plan: Plan, config: PlanConfig) -> float:
 
 
 def plan_stats(plan: Plan, config: PlanConfig) -> dict[str, Any]:
-    """Sizes, balance and chosen tiles of a plan, as attn.plan_stats() reports them."""
+    """Sizes, balance and chosen tiles of a plan, as attn.plan_stats() reports them.
+
+    `queues` counts the items of each; `makespan_over_mean` is that of the queue which is balanced worst.
+    """
     header = plan.header
     loads = [sum(item_cost(item, plan, config) for item in plan.queue(worker)) for worker in range(header.num_workers)]
-    mean = sum(loads) / len(loads)
+    queues = [loads[first : first + own] for first, own in zip(config.first_workers, config.queues, strict=True)]
     tiles = Counter(f"{config.tiles[item.tile].rows}x{config.tiles[item.tile].keys}" for item in plan.items)
     return {
         "workers": header.num_workers,
@@ -354,7 +357,7 @@ def plan_stats(plan: Plan, config: PlanConfig) -> dict[str, Any]:
         "partial_rows": header.num_partial_rows,
         "most_parts": max((merge.part_count for merge in plan.merges), default=0),
         "makespan": max(loads),
-        "makespan_over_mean": max(loads) / mean if mean else 1.0,
+        "makespan_over_mean": max((max(own) * len(own) / sum(own) for own in queues if any(own)), default=1.0),
         "bytes": header.bytes,
         "tiles": dict(sorted(tiles.items())),
     }

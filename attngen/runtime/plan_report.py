@@ -52,7 +52,7 @@ def render(plan: Plan, config: PlanConfig) -> str:
         "Query rows": stats["rows"],
         "Keys": sum(plan.kv_len),
         "Levels": stats["levels"],
-        "Items": stats["items"],
+        "Items": " + ".join(str(items) for items in stats["queues"]),
         "Makespan / mean": f"{stats['makespan_over_mean']:.3f}",
         "Merges": stats["merges"],
         "Partial rows": stats["partial_rows"],
@@ -67,7 +67,7 @@ def render(plan: Plan, config: PlanConfig) -> str:
 <p>What each worker does, over the planner's own estimate of time, in units of one decode tile.</p><dl>{cards}</dl>
 <h2>Workers over time</h2>
 <p>A colour is a request (queries × keys). Striped pieces leave partials that are merged; plain ones write their rows
-straight through. The dashed line is the mean load.</p>{_legend(plan)}{_time_lines(plan, config)}
+straight through. The dashed line is the mean load of the queue's workers.</p>{_legend(plan)}{_time_lines(plan, config)}
 <h2>Rows and the keys they visit</h2>
 <p>One line a query row of the first KV head, from top to bottom; left to right along the key list. Pale stretches are
 masked key by key, strong ones need no mask. Levels stand below one another.</p>{_pattern(plan, config)}
@@ -135,8 +135,10 @@ def _time_lines(plan: Plan, config: PlanConfig) -> str:
         f'<text x="{_MARGIN - 8:.0f}" y="{worker * lane + lane / 2 + 4:.1f}" text-anchor="end">{worker}</text>'
         for worker in range(0, workers, step)
     ]
-    mean = _MARGIN + sum(loads) / workers * scale
-    shapes.append(f'<line class="mean" x1="{mean:.1f}" x2="{mean:.1f}" y1="0" y2="{height:.1f}"/>')
+    for first, count in zip(config.first_workers, config.queues, strict=True):
+        mean = _MARGIN + sum(loads[first : first + count]) / count * scale
+        top, bottom = first * lane, (first + count) * lane
+        shapes.append(f'<line class="mean" x1="{mean:.1f}" x2="{mean:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>')
     shapes += _axis(height, span, scale)
     return f'<svg viewBox="0 0 {_WIDTH:.0f} {height + 26:.0f}" role="img">{"".join(shapes)}</svg>'
 

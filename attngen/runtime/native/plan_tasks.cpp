@@ -34,7 +34,8 @@ std::int32_t Planner::token_row(const BlockRow& row, std::int32_t token) const {
   return tokens == nullptr ? token : tokens[token];
 }
 
-// Rows of tokens [first, last] of a view: the keys that any of the task's rows may see, rounded outward to tiles, and those that all of them see unmasked.
+// A task of rows of the view's tokens [first, last]: the keys that any of them may see, rounded outward to tiles, and
+// those that all of them see unmasked.
 void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t packed_begin, std::int32_t packed_count,
                        std::int32_t first, std::int32_t last) {
   const TileCost& cost = config_.tiles[static_cast<std::size_t>(tile)];
