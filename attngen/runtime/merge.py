@@ -10,6 +10,7 @@ import torch
 from attngen.runtime import host
 from attngen.runtime.arguments import check_dense, check_no_gradient
 from attngen.runtime.attention import Origin, State
+from attngen.runtime.merge_gpu import merge_on_gpu
 from attngen.runtime.setup import thread_count
 
 
@@ -17,6 +18,8 @@ def merge(
     states: Sequence[tuple[torch.Tensor, torch.Tensor | None]], lse: Literal["natural", "log2"] = "natural"
 ) -> State:
     """The state over all keys, from (out, lse) pairs over disjoint parts of them; computed in fp32, in this order.
+
+    On a GPU it is a series of torch's operations on the current stream, which a graph can capture.
 
     (0, -inf) is the identity, bit for bit.  `lse` is the base of the states' own.  States that `Attention.run` gave are
     refused where their variant has a sink or an output stage, or softmax off, unless they were run with raw=True; with
@@ -33,12 +36,15 @@ def merge(
     added = [state[1] is None for state in states]
     if any(added) and not all(added):
         raise ValueError("some states have an lse and some have none; it needs states of one variant")
-    out = torch.empty_like(states[0][0], memory_format=torch.contiguous_format)
-    merged_lse = None if all(added) else torch.empty(out.shape[:-1], dtype=torch.float32)
-    tensors = [tensor for state in states for tensor in state]
-    host.library().merge(out, merged_lse, lse == "natural", thread_count(), *tensors)
-    merged = State((out, merged_lse))
-    merged.origin = Origin(None if merged_lse is None else lse)
+    if states[0][0].is_cuda:
+        merged = State(merge_on_gpu(states, lse == "natural"))
+    else:
+        out = torch.empty_like(states[0][0], memory_format=torch.contiguous_format)
+        merged_lse = None if all(added) else torch.empty(out.shape[:-1], dtype=torch.float32)
+        tensors = [tensor for state in states for tensor in state]
+        host.library().merge(out, merged_lse, lse == "natural", thread_count(), *tensors)
+        merged = State((out, merged_lse))
+    merged.origin = Origin(None if all(added) else lse)
     return merged
 
 
