@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Literal, ParamSpec
 
 import torch
@@ -174,6 +174,7 @@ class Attention:
         engine.planned(values)
         if self._check:
             kv_indices, kv_positions = _on_host(kv_indices), _on_host(kv_positions)
+            levels = [_level_on_host(level) for level in levels] if isinstance(levels, (list, tuple)) else levels
         self._planner.plan(
             qo_indptr=qo_indptr,
             kv_indptr=kv_indptr,
@@ -262,8 +263,14 @@ def _number(name: str, value: Any) -> Any:
     return value.item()
 
 
-def _on_host(value: Ints | None) -> Ints | None:
-    return value.cpu() if isinstance(value, torch.Tensor) else value
+def _on_host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) and value.is_cuda else value
+
+
+def _level_on_host(level: Any) -> Any:
+    if not isinstance(level, Level):
+        return level  # for the planner to refuse
+    return replace(level, kv_indices=_on_host(level.kv_indices), kv_positions=_on_host(level.kv_positions))
 
 
 def _takes(
