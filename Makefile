@@ -47,9 +47,9 @@ docs: $(READY)
 golden: $(READY)
 	ATTNGEN_GOLDEN=write $(PY) -m pytest -n auto
 
-# Compiles the generated functors with nvcc where there is one; no GPU is needed.
+# Compiles every functor and every GPU kernel of tests/codegen with nvcc; no GPU is needed.
 test-nvcc: $(READY)
-	$(PY) -m pytest tests/codegen -k nvcc
+	ATTNGEN_TEST_KERNELS=all $(PY) -m pytest -n auto tests/codegen -k nvcc
 
 # Needs a GPU and a torch for it (`make test-gpu PY=python3` uses the one at hand).  Cases of one kernel share a worker;
 # `GPU_TESTS="-m sanitizer"` runs the slow ones that are left out.

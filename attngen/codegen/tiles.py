@@ -109,7 +109,8 @@ def shared_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
     else:
         tiles = max(queries + ring, config.rows * out_row)
     tables = 4 * _round_up(max(dims)) * extras.tables
-    room = 2048 * shape.warps if extras.lane_at else 0
+    odd = any(n % 16 for n in dims)  # a lane doesn't hold both halves of such a vector
+    room = 2048 * shape.warps if extras.lane_at or odd else 0
     return tiles + 4096 + 32 * config.rows + tables + room
 
 

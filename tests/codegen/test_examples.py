@@ -77,7 +77,7 @@ def test_functors_compile_with_gcc(tmp_path: Path, target: str) -> None:
     compile_with_gcc(tmp_path, *all_functors(tmp_path), target)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120"])
 def test_functors_compile_with_nvcc(tmp_path: Path, arch: str) -> None:
     text, names = all_functors(tmp_path)
     text += "#define PROBE_FN __device__ __forceinline__\n" + PROBE
