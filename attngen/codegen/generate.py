@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attngen.codegen.backends import cpu, fa2
+from attngen.codegen.backends import append, cpu, fa2
 from attngen.codegen.bounds import bound_programs
 from attngen.codegen.functor import Functor, make_functor
 from attngen.codegen.source import KernelConfig, KernelSource, Manifest, Parameter
@@ -38,6 +38,8 @@ def _on_cpu(functor: Functor, known: Manifest, target: Cpu) -> KernelSource:
 def _on_gpu(functor: Functor, known: Manifest, target: Gpu) -> KernelSource:
     """The best tile's kernel, with those of the others as its fallbacks."""
     config = known.config
+    if append.is_append(known):
+        return append.kernel_source(functor, known, target, _fast_math(config))
     first, *others = (
         KernelSource(
             files=fa2.kernel_files(functor, config, shape),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Phase: TypeAlias = Literal["plan", "run"]
+APPEND_ROWS: Final = -1  # `rows` of the kernel that appends to a pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class KernelConfig:
     """Everything besides the variant that decides a kernel's text; together they are the cache key.
 
     `target` is a row of `target.TARGETS` ("cpu-avx512") or `target.GPUS` ("sm90"); types are rows of dtypes.STORAGE.
-    `rows` are the packed query rows of a GPU kernel's one tile, 0 on a CPU.
+    `rows` are the packed query rows of a GPU kernel's one tile, 0 on a CPU, APPEND_ROWS for a GPU's append kernel.
     """
 
     target: str

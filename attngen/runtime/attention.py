@@ -12,12 +12,13 @@ from typing import Any, Concatenate, Literal, ParamSpec
 import torch
 
 from attngen import env
-from attngen.codegen.source import Manifest
+from attngen.codegen.source import APPEND_ROWS, Manifest
 from attngen.runtime import compiled
 from attngen.runtime.arguments import Slots, check_dense, check_no_gradient
 from attngen.runtime.engine import make_engine
 from attngen.runtime.kv import BlockSparse, Dense, Layout, Paged, Ragged, split_pool
 from attngen.runtime.limits import Limits
+from attngen.runtime.module import Kernel
 from attngen.runtime.plan import Ints, Level
 from attngen.runtime.plan_report import write_report
 from attngen.runtime.setup import Compilable, Keys, LseBase, Options, check_bool, compile_variant
@@ -108,6 +109,7 @@ class Attention:
             fast_math=fast_math,
             num_workers=num_workers,
         )
+        self._variant = variant
         self.kernels = compile_variant(variant, self.options)
         self.kernel = self.kernels[0]
         self._engine = make_engine(self.options, self.kernels, self.options.plan_config(self.kernels))
@@ -133,6 +135,11 @@ class Attention:
     def manifest(self) -> Manifest:
         """What the kernel is: its parameters, tiles and configuration; on a GPU, the first one's."""
         return self.kernel.manifest
+
+    @functools.cached_property
+    def append_kernel(self) -> Kernel:
+        """What append_kv() launches on a GPU for this Attention's pool; built on first use, if the cache lacks it."""
+        return self._variant.compile(replace(self.manifest.config, rows=APPEND_ROWS))
 
     def plan(
         self,

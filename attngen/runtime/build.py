@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from attngen import env
-from attngen.codegen.source import KernelConfig, KernelSource
+from attngen.codegen.source import APPEND_ROWS, KernelConfig, KernelSource
 from attngen.errors import EnvironmentFault
 from attngen.runtime import store, toolchain
 
@@ -63,7 +63,7 @@ def describe(variant: str, config: KernelConfig) -> str:
     dims = f"{config.head_dim}" if config.head_dim == config.head_dim_v else f"{config.head_dim}/{config.head_dim_v}"
     words = [config.target, f"head_dim {dims}", config.dtype]
     words += [f"{config.kv_dtype} pool"] if config.kv_dtype != config.dtype else []
-    words += [f"{config.rows} rows"] if config.rows else []
+    words += [f"{config.rows} rows"] if config.rows > 0 else ["append"] if config.rows == APPEND_ROWS else []
     words += ["transformed keys"] if config.keys == "transformed" else []
     words += ["fast_math"] if config.fast_math else []
     return f"`{variant}` ({', '.join(words)})"

@@ -29,7 +29,10 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
         "dtypes.py", "compiler.py", "dsl", "ir", "codegen", "prelude", "include", "runtime/build.py",
         "runtime/build_cubin.py", "runtime/toolchain_cuda.py", "../grammar/attn.lark",
     ),
-    "host": ("include/attngen/work.hpp", "include/attngen/bounds.hpp", "runtime/native", "runtime/build.py"),
+    "host": (
+        "include/attngen/work.hpp", "include/attngen/append.hpp", "include/attngen/bounds.hpp", "runtime/native",
+        "runtime/build.py",
+    ),
 }  # fmt: skip
 _SUFFIXES: Final = (".py", ".hpp", ".cpp", ".cuh", ".h", ".jinja", ".attn", ".lark")
 

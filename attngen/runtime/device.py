@@ -74,6 +74,11 @@ class Gpu:
         """The driver's handle of torch's current stream."""
         return int(torch._C._cuda_getCurrentRawStream(self.index))
 
+    def is_capturing(self) -> bool:
+        """Whether torch's current stream is being captured into a CUDA graph."""
+        with torch.cuda.device(self.index):
+            return bool(torch.cuda.is_current_stream_capturing())
+
     def pinned(self, *shape: int) -> torch.Tensor:
         """Bytes of host memory that the GPU copies from by itself."""
         return torch.empty(shape, dtype=torch.uint8, pin_memory=True)

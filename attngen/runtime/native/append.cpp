@@ -158,22 +158,30 @@ void map_slots(const Requests& requests, std::int64_t block_size, std::int32_t* 
   }
 }
 
-void append(const AppendSpec& spec, const DLTensor& k_pool, const DLTensor* v_pool, const Tokens& tokens,
-            Arguments& arguments, const Value* values) {
+PoolView check_append(const AppendSpec& spec, const DLTensor& k_pool, const DLTensor* v_pool, const Tokens& tokens) {
+  const DLDevice device = spec.pool.device;
   const PoolView pool = view_pool(spec.pool, k_pool, v_pool);
   check_writable("the K pool", k_pool);
   if (v_pool) check_writable("the V pool", *v_pool);
   if (tokens.slots->ndim != 1) refuse("argument `slots` is " + describe(*tokens.slots) + "; it needs i32[tokens]");
   const std::int64_t count = tokens.slots->shape[0];
   check_tensor("argument `k`", *tokens.k, tokens.k_type,
-               {{"tokens", count}, {"Hk", spec.pool.heads}, {"D", spec.pool.head_dim}});
+               {{"tokens", count}, {"Hk", spec.pool.heads}, {"D", spec.pool.head_dim}}, false, device);
   check_tensor("argument `v`", *tokens.v, tokens.v_type,
-               {{"tokens", count}, {"Hk", spec.pool.heads}, {"Dv", spec.pool.head_dim_v}});
-  check_tensor("argument `slots`", *tokens.slots, Type::kI32, {{"tokens", count}});
-  if (tokens.positions) check_tensor("argument `positions`", *tokens.positions, Type::kI32, {{"tokens", count}});
+               {{"tokens", count}, {"Hk", spec.pool.heads}, {"Dv", spec.pool.head_dim_v}}, false, device);
+  check_tensor("argument `slots`", *tokens.slots, Type::kI32, {{"tokens", count}}, false, device);
+  if (tokens.positions)
+    check_tensor("argument `positions`", *tokens.positions, Type::kI32, {{"tokens", count}}, false, device);
   if (!converter(tokens.k_type, spec.pool.type) || !converter(tokens.v_type, spec.pool.type))
     refuse("arguments `k` and `v` are " + describe(*tokens.k) + " and " + describe(*tokens.v) +
            "; they need a float type");
+  return pool;
+}
+
+void append(const AppendSpec& spec, const DLTensor& k_pool, const DLTensor* v_pool, const Tokens& tokens,
+            Arguments& arguments, const Value* values) {
+  const PoolView pool = check_append(spec, k_pool, v_pool, tokens);
+  const std::int64_t count = tokens.slots->shape[0];
   const std::int64_t num_slots = pool.blocks * pool.block_size;
   const std::int64_t longest = check_slots(tokens, count, num_slots);
   arguments.fill(values, {{0, 0, num_slots, 0, longest}});

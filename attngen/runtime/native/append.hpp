@@ -36,6 +36,9 @@ struct Tokens {
   const DLTensor* positions;  // i32[tokens]; only read with a kernel
 };
 
+// The pool's view, after refusing tensors that don't fit it or each other; slots are looked at by the caller.
+PoolView check_append(const AppendSpec& spec, const DLTensor& k_pool, const DLTensor* v_pool, const Tokens& tokens);
+
 void append(const AppendSpec& spec, const DLTensor& k_pool, const DLTensor* v_pool, const Tokens& tokens,
             Arguments& arguments, const Value* values);
 

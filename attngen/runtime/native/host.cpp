@@ -12,6 +12,7 @@
 
 #include "append.hpp"
 #include "arguments.hpp"
+#include "cuda_append.hpp"
 #include "cuda_launch.hpp"
 #include "launch.hpp"
 #include "merge.hpp"
@@ -362,6 +363,20 @@ void map_request_slots(ffi::TensorView qo_indptr, ffi::TensorView kv_indptr, ffi
   map_slots(requests, block_size, ints(slots), ints(positions));
 }
 
+// Of an append's arguments: …, k, v, slots, positions or None, …
+Tokens read_tokens(ffi::PackedArgs args) {
+  Tokens tokens{};
+  tokens.k = read_tensor(args[2], "k");
+  tokens.v = read_tensor(args[3], "v");
+  tokens.slots = read_tensor(args[4], "slots");
+  tokens.positions = read_optional_tensor(args[5], "positions");
+  const std::optional<Type> k_type = find_type(tokens.k->dtype), v_type = find_type(tokens.v->dtype);
+  if (!k_type || !v_type) refuse("arguments `k` and `v` need a float type");
+  tokens.k_type = *k_type;
+  tokens.v_type = *v_type;
+  return tokens;
+}
+
 // append(k pool, v pool or None, k, v, slots, positions or None, value of every parameter…)
 ffi::Function make_append(std::int64_t kernel, const ffi::Array<std::int64_t>& pool, std::int64_t num_qo_heads,
                           std::int64_t threads, const ffi::Array<ffi::Array<ffi::Any>>& parameters, bool check) {
@@ -374,18 +389,30 @@ ffi::Function make_append(std::int64_t kernel, const ffi::Array<std::int64_t>& p
     fail("the kernel " + spec.kernel->path + " exports no " + kCpuTransformSymbol);
   const auto arguments = std::make_shared<Arguments>(read_arguments(parameters, check));
   return ffi::Function::FromPacked([spec, arguments](ffi::PackedArgs args, ffi::Any*) {
-    Tokens tokens{};
-    tokens.k = read_tensor(args[2], "k");
-    tokens.v = read_tensor(args[3], "v");
-    tokens.slots = read_tensor(args[4], "slots");
-    tokens.positions = read_optional_tensor(args[5], "positions");
-    const std::optional<Type> k_type = find_type(tokens.k->dtype), v_type = find_type(tokens.v->dtype);
-    if (!k_type || !v_type) refuse("arguments `k` and `v` need a float type");
-    tokens.k_type = *k_type;
-    tokens.v_type = *v_type;
     Arguments own = *arguments;  // calls from several threads don't share words
-    append(spec, *read_tensor(args[0], "pool"), read_optional_tensor(args[1], "pool"), tokens, own,
+    append(spec, *read_tensor(args[0], "pool"), read_optional_tensor(args[1], "pool"), read_tokens(args), own,
            read_values(args, 6).data());
+  });
+}
+
+// append(k pool, v pool or None, k, v, slots, positions or None, stream, longest, value of every parameter…); `device`
+// is DLPack's (type, index), `zeros` 64 bytes there.
+ffi::Function make_cuda_append(std::int64_t kernel, const ffi::Array<std::int64_t>& device,
+                               const ffi::Array<std::int64_t>& pool, std::int64_t num_qo_heads, ffi::Tensor zeros,
+                               const ffi::Array<ffi::Array<ffi::Any>>& parameters) {
+  AppendSpec spec{};
+  spec.pool = read_pool(pool);
+  spec.pool.device = {static_cast<DLDeviceType>(device[0]), static_cast<std::int32_t>(device[1])};
+  spec.kernel = kernel_of(kernel);
+  spec.num_qo_heads = static_cast<std::int32_t>(num_qo_heads);
+  const auto arguments =
+      std::make_shared<Arguments>(read_arguments(parameters, false, {spec.pool.device, zeros.data_ptr()}));
+  const cuda::Function function = load_append(spec);
+  return ffi::Function::FromPacked([spec, arguments, zeros, function](ffi::PackedArgs args, ffi::Any*) {
+    Arguments own = *arguments;
+    append_on_gpu(spec, function, *read_tensor(args[0], "pool"), read_optional_tensor(args[1], "pool"),
+                  read_tokens(args), args[7].cast<std::int64_t>(), own, read_values(args, 8).data(),
+                  stream_of(args[6]));
   });
 }
 
@@ -400,6 +427,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(cuda_launcher, attngen::host::make_cuda_launcher);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(range_check, attngen::host::make_range_check);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(map_slots, attngen::host::map_request_slots);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(append, attngen::host::make_append);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(cuda_append, attngen::host::make_cuda_append);
 
 extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_merge(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   TVM_FFI_SAFE_CALL_BEGIN();
