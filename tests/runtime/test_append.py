@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import attngen
+from attngen.runtime import append_gpu
 from tests.runtime.tiny_kernel import TinyVariant
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -215,3 +216,23 @@ def test_parameters_of_the_key_stage_are_checked() -> None:
     refused("missing argument `weight`: the variant needs f32", attention=attn, positions=[0, 1])
     refused("`bias` is not read by the key stage", attention=attn, positions=[0, 1], weight=weight, bias=weight)
     refused("position -1 of token 1 is negative", attention=attn, positions=[0, -1], weight=weight)
+
+
+@pytest.mark.parametrize("order", ["NHD", "HND"])
+@pytest.mark.parametrize("source", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("pool_type", FLOATS)
+def test_torch_and_the_host_library_scatter_alike(order: Any, source: torch.dtype, pool_type: torch.dtype) -> None:
+    """What runs on a GPU without an Attention, here on the CPU; slots outside the pool leave their tokens out."""
+    kv, shape = attngen.Paged(5, order), (7, 5, HEADS, LANES) if order == "NHD" else (7, HEADS, 5, LANES)
+    k, v = tokens(12, source)
+    k[3, 0, 0], v[4, 1, 2] = torch.nan, 1e30
+    slots = torch.tensor([3, 30, 12, -1, 0, 34, 7, -5, 21, 9, 1, 2], dtype=torch.int32)
+    expected, pool = [tuple(torch.full(shape, 0.5).to(pool_type) for _ in "kv") for _ in range(2)]
+    attngen.append_kv(expected, k, v, kv=kv, slots=slots)
+    slots[7] = 35
+    append_gpu.scatter(kv, *pool, k, v, slots)
+    for one, other in zip(pool, expected, strict=True):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    append_gpu.scatter(kv, *pool, -k, -v, torch.full((12,), -1))
+    for one, other in zip(pool, expected, strict=True):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
