@@ -24,25 +24,28 @@ VARIANT = Path(__file__).parents[1] / "causal.attn"
 class PagedAttention:
     """A model's KV cache, and attention over it: planned once a step, run once a layer."""
 
-    def __init__(self, config: PreTrainedConfig, pages: PagePool, max_batch: int, token_budget: int) -> None:
-        """Compile the variant, or find it compiled, and allocate everything that any step needs."""
+    def __init__(self, model: PreTrainedModel, pages: PagePool, max_batch: int, token_budget: int) -> None:
+        """Compile the variant, or find it compiled, and allocate everything that any step needs, where the model is."""
+        config: PreTrainedConfig = model.config
+        place: dict[str, Any] = {"dtype": model.dtype, "device": model.device}
         self._attention = attngen.Attention(
             attngen.load(VARIANT),
             num_qo_heads=config.num_attention_heads,
             num_kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
-            dtype=torch.float32,
             kv=attngen.Paged(page_size=pages.page_size, layout="NHD"),
             limits=attngen.Limits(batch=max_batch, q_tokens=token_budget, kv_tokens=pages.num_pages * pages.page_size),
-            device="cpu",
+            **place,
         )
         # A plan speaks of page numbers, not of addresses, and a page has the same number in every layer's pool: one
         # plan serves all layers.
         pool = (pages.num_pages, pages.page_size, config.num_key_value_heads, config.head_dim)
-        self._pools = [(torch.empty(pool), torch.empty(pool)) for _ in range(config.num_hidden_layers)]
+        self._pools = [
+            (torch.empty(pool, **place), torch.empty(pool, **place)) for _ in range(config.num_hidden_layers)
+        ]
         # A layer's result is used up before the next layer attends, so one buffer does, and run() allocates nothing.
-        self._out_buffer = torch.empty(token_budget, config.num_attention_heads, config.head_dim)
-        self._lse_buffer = torch.empty(token_budget, config.num_attention_heads)
+        self._out_buffer = torch.empty(token_budget, config.num_attention_heads, config.head_dim, **place)
+        self._lse_buffer = torch.empty(token_budget, config.num_attention_heads, device=model.device)
         self._out, self._lse = self._out_buffer[:0], self._lse_buffer[:0]
         self._slots = torch.empty(0, dtype=torch.int32)
         self.seconds = {"plan": 0.0, "append": 0.0, "run": 0.0}
@@ -58,7 +61,7 @@ class PagedAttention:
             )
             rows = len(batch.tokens)
             self._out, self._lse = self._out_buffer[:rows], self._lse_buffer[:rows]
-            self._slots = torch.tensor(batch.slots, dtype=torch.int32)
+            self._slots = torch.tensor(batch.slots, dtype=torch.int32).to(self._out.device)  # once for all layers
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Put the step's keys and values into their pages, then attend; tensors are [rows, heads, head_dim].
@@ -89,11 +92,12 @@ class Engine:
     def step(self, batch: Batch) -> list[int]:
         """Run the model on a packed step; the most likely next token of each predicting row."""
         self._attention.plan(batch)
+        device = self._model.device
         with torch.inference_mode():
             output = self._model(
-                input_ids=torch.tensor([batch.tokens]),
-                position_ids=torch.tensor([batch.positions]),
-                logits_to_keep=torch.tensor(batch.predicting, dtype=torch.int64),
+                input_ids=torch.tensor([batch.tokens], device=device),
+                position_ids=torch.tensor([batch.positions], device=device),
+                logits_to_keep=torch.tensor(batch.predicting, dtype=torch.int64, device=device),
                 use_cache=False,  # of transformers' own
                 paged_attention=self._attention,  # passed on to `attend_layer`
             )
