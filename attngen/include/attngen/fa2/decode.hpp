@@ -1,0 +1,68 @@
+// Few query rows against many keys: bound by memory.  Every warp walks its own slice of each tile of keys through its own
+// ring of asynchronous copies and keeps its own running softmax, so that no warp waits for another until the item ends;
+// then the warps' rows are joined through shared memory.
+#pragma once
+
+#include "attngen/fa2/worker.hpp"
+
+namespace attngen::fa2 {
+
+template <class Traits, class Fn>
+struct DecodeShape : Shape<Traits, Fn> {
+  using Base = Shape<Traits, Fn>;
+  static constexpr int kM = Traits::kRows / 16;
+  static constexpr int kStaged = Base::kRing + Traits::kWarps * Traits::kRows * Base::kOutPitch;  // over the ring
+  static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
+  static_assert(Traits::kRows <= 32 && Base::kSlice % 16 == 0);
+};
+
+template <class Traits, class Fn, int kWords>
+ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
+  using S = DecodeShape<Traits, Fn>;
+  using Memory = SharedMemory<S, Fn, S::kTiles>;
+  const Params& params = launch.params;
+  char* shared = dynamic_shared;
+  Books<S, Fn>& books = Memory::books();
+  const Fn fn = make_functor<S, Fn>(launch, books);
+  const int warp = threadIdx.x / 32, slice = warp * S::kSlice;
+  KeyLoader<S, Fn> loader(params, shared, books);
+  const Converter<S, Fn> converter(fn, shared, books, Memory::room());
+  const RowLoader<S, Fn> rows(params, fn, shared, books, Memory::room());
+  const Finish<S, Fn> finish(params, fn, books, Memory::room());
+  Warp<S, Fn, S::kM, S::kSlice> self(fn, shared, books, 0);
+
+  each_item<S, Fn>(params, books, [&](const Item& item, const Level& level) {
+    loader.start(item, level);
+#pragma unroll
+    for (int stage = 0; stage < S::kStages - 1; ++stage) loader.issue(stage);
+    rows.describe(item, level);
+    __syncthreads();
+    constexpr int kOwn = S::kRows / S::kWarps;
+    rows.load(warp * kOwn, warp * kOwn + kOwn);
+    __syncthreads();
+    self.start(item.kv_head);
+    int stage = 0;
+#pragma unroll 1
+    for (std::int32_t key = item.kv_begin + slice; key < item.kv_end; key += S::kKeys) {
+      ptx::wait_copies<S::kStages - 2>();
+      __syncwarp();
+      loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
+      if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
+      const char* raw = shared + S::kKeysRing + stage * S::kStageBytes;
+      const char* keys = S::kNarrow ? shared + S::kOperands : raw;
+      self.visit(keys + slice * S::kPitch, keys + S::kKeys * S::kPitch + slice * S::kPitchV, stage, slice,
+                 is_full(item, key, S::kSlice));
+      __syncwarp();
+      stage = stage + 1 == S::kStages ? 0 : stage + 1;
+    }
+    ptx::wait_copies<0>();
+    __syncthreads();
+    char* staged = shared + S::kRing;
+    self.stage_out(staged + warp * S::kRows * S::kOutPitch);
+    __syncthreads();
+    finish.template store<S::kWarps, S::kRows>(staged, 0, 0, warp * kOwn, warp * kOwn + kOwn);
+    finish.arrive(item);
+  });
+}
+
+}  // namespace attngen::fa2

@@ -1,0 +1,184 @@
+// The end of a row: join the copies that warps hold, normalise, join the sink, apply `output`, store; or leave a partial,
+// and merge where the last one has come.
+#pragma once
+
+#include "attngen/fa2/rows.hpp"
+
+namespace attngen::fa2 {
+
+inline constexpr double kLog2E = 1.4426950408889634;
+inline constexpr double kLn2 = 0.6931471805599453;
+
+template <class S, class Fn>
+class Finish {
+  using L = VectorLayout<S::kHeadDimV>;
+  using Values = Chunks<S::kHeadDimV>;
+
+ public:
+  ATTNGEN_DEVICE Finish(const Params& params, const Fn& fn, Books<S, Fn>& books, float* room)
+      : params_(params), plan_(params.plan), fn_(fn), books_(books), room_(room) {}
+
+  // Stores rows [begin, end) of the tile, by one warp.  kCopies warps, from `warp` on, hold a copy each of rows that
+  // begin at `first`; a copy is kCopyRows rows of S::kOutPitch bytes, the first at `staged`.
+  template <int kCopies, int kCopyRows>
+  ATTNGEN_DEVICE void store(const char* staged, int warp, int first, int begin, int end) const {
+#pragma unroll 1
+    for (int i = begin + L::row(); i < begin + round_up(end - begin, L::kRows); i += L::kRows) {
+      const int row = i < end ? i : begin;
+      Values out;
+      float sum, shift;
+      join<kCopies, kCopyRows>(staged, warp, row - first, out, sum, shift);
+      const double lse = normalise(out, sum, shift);
+      const std::int32_t partial = i < end ? books_.partial[row] : kNoRow;
+      store_row(books_.rows[row], out, lse, partial == kWriteThrough);
+      if (partial >= 0) store_partial(partial, out, static_cast<float>(lse));
+    }
+  }
+
+  // Counts the item's segments in and merges those that are complete; all threads of the CTA.  The counters are left at
+  // 0 for the next launch.
+  ATTNGEN_DEVICE void arrive(const Item& item) const {
+    const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
+    __threadfence();
+    __syncthreads();
+    const Merge* merges = plan_.at<Merge>(plan_.plan_->merges_at);
+    for (int s = threadIdx.x; s < item.segment_count; s += S::kThreads) {
+      const std::int32_t merge = segments[s].merge;
+      books_.last[s] = -1;
+      if (merge < 0) continue;
+      const unsigned others = merges[merge].arrivals - 1;
+      if (atomicInc(params_.arrived + merge, others) == others) books_.last[s] = merge;
+    }
+    __threadfence();
+    __syncthreads();
+    for (int s = 0; s < item.segment_count; ++s)
+      if (books_.last[s] >= 0) merge_rows(merges[books_.last[s]]);
+  }
+
+ private:
+  // The copies brought to one reference and added, in the order of the warps.
+  template <int kCopies, int kCopyRows>
+  ATTNGEN_DEVICE void join(const char* staged, int warp, int row, Values& out, float& sum, float& shift) const {
+    shift = books_.shift[warp][row];
+#pragma unroll
+    for (int copy = 1; copy < kCopies; ++copy) shift = fminf(shift, books_.shift[warp + copy][row]);
+    sum = 0.0f;
+#pragma unroll
+    for (int copy = 0; copy < kCopies; ++copy) {
+      const float factor = kCopies == 1 || !Fn::kSoftmax ? 1.0f : ptx::exp2(shift - books_.shift[warp + copy][row]);
+      sum += factor * books_.sum[warp + copy][row];
+      Values part;
+      read_vector<S::kHeadDimV>(reinterpret_cast<const float*>(staged + (copy * kCopyRows + row) * S::kOutPitch), part);
+      each(out, [&](int own, int half, int i) {
+        const float added = factor * part[own][half][i];
+        return copy == 0 ? added : out[own][half][i] + added;
+      });
+    }
+  }
+
+  // Divides by the sum and gives the lse in log2; with softmax off both are left alone.
+  ATTNGEN_DEVICE double normalise(Values& out, float sum, float shift) const {
+    if constexpr (!Fn::kSoftmax) return 0.0;
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    each(out, [&](int own, int half, int i) { return out[own][half][i] * inverse; });
+    return sum == 0.0f ? -static_cast<double>(__builtin_inff()) : static_cast<double>(::log2f(sum)) - shift;
+  }
+
+  // A row that is complete but for sink and output; every lane of its group, but only those that are `real` store.
+  ATTNGEN_DEVICE void store_row(const RowAt& at, const Values& complete, double lse, bool real) const {
+    Values out;
+    each(out, [&](int own, int half, int i) { return complete[own][half][i]; });
+    if ((Fn::kHasSink || Fn::kHasOutput) && !params_.raw) {
+      const typename Fn::Row row = fn_.row(at);
+      if constexpr (Fn::kHasSink && Fn::kSoftmax) lse = join_sink(fn_.sink(row) * kLog2E, out, lse);
+      if constexpr (Fn::kHasOutput) {
+        WarpLanes<S::kHeadDimV, Fn::kUsesLaneAt> lanes(out, room_ + L::row() * L::kRoom);
+        fn_.output(lanes, row, static_cast<float>(lse * kLn2));
+      }
+    }
+    if (!real) return;
+    using Operand = typename S::Operand;
+    write_vector<S::kHeadDimV>(static_cast<Operand*>(params_.out) + at.row * params_.out_row + at.h * params_.out_head,
+                               out);
+    if (params_.lse && L::lane() == 0)
+      params_.lse[at.row * params_.lse_row + at.h * params_.lse_head] = static_cast<float>(lse * params_.lse_scale);
+  }
+
+  ATTNGEN_DEVICE static double join_sink(double sink, Values& out, double lse) {
+    const double top = lse > sink || lse != lse ? lse : sink;
+    double joined = top;
+    if (top - top == 0.0)  // finite
+      joined = top + static_cast<double>(::log2f(ptx::exp2(static_cast<float>(lse - top)) +
+                                                 ptx::exp2(static_cast<float>(sink - top))));
+    const bool none = joined == -static_cast<double>(__builtin_inff());
+    const float factor = none ? 0.0f : ptx::exp2(static_cast<float>(lse - joined));
+    each(out, [&](int own, int half, int i) { return out[own][half][i] * factor; });
+    return joined;
+  }
+
+  ATTNGEN_DEVICE void store_partial(std::int64_t partial, const Values& out, float lse) const {
+    write_vector<S::kHeadDimV>(params_.partial_out + partial * S::kHeadDimV, out);
+    if (L::lane() == 0) params_.partial_lse[partial] = lse;
+  }
+
+  // Parts in index order: the same bits whoever merges.
+  ATTNGEN_DEVICE void merge_rows(const Merge& merge) const {
+    constexpr int kAtOnce = S::kWarps * L::kRows;
+    const std::int32_t* parts = plan_.at<std::int32_t>(plan_.plan_->parts_at) + merge.part_begin;
+#pragma unroll 1
+    for (int first = threadIdx.x / 32 * L::kRows; first < merge.packed_count; first += kAtOnce) {
+      const int i = first + L::row() < merge.packed_count ? first + L::row() : first;
+      Values out;
+      const double lse = merge_row(parts, merge.part_count, i, out);
+      const std::int32_t packed = merge.packed_begin + i, token = packed / params_.group;
+      const std::int32_t head = merge.kv_head * params_.group + packed - token * params_.group;
+      store_row(plan_.row(token, head, merge.kv_head), out, lse, i == first + L::row());
+    }
+  }
+
+  ATTNGEN_DEVICE double merge_row(const std::int32_t* parts, std::int32_t count, int row, Values& out) const {
+    float top = -__builtin_inff(), sum = 0.0f;
+    if constexpr (Fn::kSoftmax) {
+      for (int part = 0; part < count; ++part) {
+        const float lse = __ldcg(params_.partial_lse + parts[part] + row);
+        top = lse > top || lse != lse ? lse : top;
+      }
+    }
+    each(out, [&](int, int, int) { return 0.0f; });
+#pragma unroll 4
+    for (int part = 0; part < count; ++part) {
+      const std::int64_t partial = static_cast<std::int64_t>(parts[part]) + row;
+      float weight = 1.0f;
+      if constexpr (Fn::kSoftmax) {
+        weight = top == -__builtin_inff() ? 0.0f : ptx::exp2(__ldcg(params_.partial_lse + partial) - top);
+        sum += weight;
+      }
+      Values added;
+      read_vector<S::kHeadDimV>(params_.partial_out + partial * S::kHeadDimV, added);
+      each(out, [&](int own, int half, int i) { return out[own][half][i] + weight * added[own][half][i]; });
+    }
+    if constexpr (!Fn::kSoftmax) return 0.0;
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    each(out, [&](int own, int half, int i) { return out[own][half][i] * inverse; });
+    return sum == 0.0f ? -static_cast<double>(__builtin_inff())
+                       : static_cast<double>(top) + static_cast<double>(::log2f(sum));
+  }
+
+  template <class F>
+  ATTNGEN_DEVICE static void each(Values& out, const F& value) {
+#pragma unroll
+    for (int own = 0; own < L::kOwn; ++own)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) out[own][half][i] = value(own, half, i);
+  }
+
+  const Params& params_;
+  PlanView plan_;
+  const Fn& fn_;
+  Books<S, Fn>& books_;
+  float* room_;
+};
+
+}  // namespace attngen::fa2

@@ -1,0 +1,71 @@
+// Many query rows: bound by matrix products.  Warps share the tile's keys and split its rows; one barrier a tile of keys
+// frees the stage before, into which the next tile is copied while this one is computed.
+#pragma once
+
+#include "attngen/fa2/worker.hpp"
+
+namespace attngen::fa2 {
+
+template <class Traits, class Fn>
+struct PrefillShape : Shape<Traits, Fn> {
+  using Base = Shape<Traits, Fn>;
+  static constexpr int kM = Traits::kRows / Traits::kWarps / 16;  // blocks of 16 rows of one warp
+  static constexpr int kStaged = Traits::kRows * Base::kOutPitch;  // over everything
+  static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
+  static_assert(kM * Traits::kWarps * 16 == Traits::kRows);
+};
+
+template <class Traits, class Fn, int kWords>
+ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
+  using S = PrefillShape<Traits, Fn>;
+  using Memory = SharedMemory<S, Fn, S::kTiles>;
+  const Params& params = launch.params;
+  char* shared = dynamic_shared;
+  Books<S, Fn>& books = Memory::books();
+  const Fn fn = make_functor<S, Fn>(launch, books);
+  constexpr int kOwn = 16 * S::kM, kAhead = S::kStages > 1 ? S::kStages - 1 : 1;
+  const int warp = threadIdx.x / 32, first = warp * kOwn;
+  KeyLoader<S, Fn> loader(params, shared, books);
+  const Converter<S, Fn> converter(fn, shared, books, Memory::room());
+  const RowLoader<S, Fn> rows(params, fn, shared, books, Memory::room());
+  const Finish<S, Fn> finish(params, fn, books, Memory::room());
+  Warp<S, Fn, S::kM, S::kKeys> self(fn, shared, books, first);
+
+  each_item<S, Fn>(params, books, [&](const Item& item, const Level& level) {
+    loader.start(item, level);
+#pragma unroll
+    for (int stage = 0; stage < kAhead; ++stage) loader.issue(stage);
+    rows.describe(item, level);
+    __syncthreads();
+    rows.load(first, first + kOwn);
+    __syncwarp();
+    self.start(item.kv_head);
+    int stage = 0;
+#pragma unroll 1
+    for (std::int32_t key = item.kv_begin; key < item.kv_end; key += S::kKeys) {
+      ptx::wait_copies<kAhead - 1>();
+      __syncwarp();
+      if constexpr (S::kNarrow) __syncthreads();  // the operands of the tile before have been read
+      if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
+      __syncthreads();
+      if constexpr (S::kStages > 1) loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
+      const char* raw = shared + S::kKeysRing + stage * S::kStageBytes;
+      const char* keys = S::kNarrow ? shared + S::kOperands : raw;
+      self.visit(keys, keys + S::kKeys * S::kPitch, stage, 0, is_full(item, key, S::kKeys));
+      if constexpr (S::kStages == 1) {
+        __syncthreads();
+        loader.issue(0);
+      }
+      stage = stage + 1 == S::kStages ? 0 : stage + 1;
+    }
+    ptx::wait_copies<0>();
+    __syncthreads();
+    char* staged = shared + first * S::kOutPitch;
+    self.stage_out(staged);
+    __syncwarp();
+    finish.template store<1, kOwn>(staged, warp, first, first, first + kOwn);
+    finish.arrive(item);
+  });
+}
+
+}  // namespace attngen::fa2

@@ -1,0 +1,65 @@
+// Sizes that follow from a kernel's traits, and its shared memory.
+//
+// Rows of tiles are padded by 16 bytes, so that the eight rows which ldmatrix reads lie in different banks.
+#pragma once
+
+#include "attngen/fa2/lanes.hpp"
+#include "attngen/functor.hpp"
+#include "attngen/work.hpp"
+
+namespace attngen::fa2 {
+
+template <class Traits, class Fn>
+struct Shape : Traits {
+  using typename Traits::Operand;
+  using typename Traits::Pool;
+  static constexpr int kDim = round_up(Traits::kHeadDim, 16), kDimV = round_up(Traits::kHeadDimV, 16);
+  static constexpr int kThreads = 32 * Traits::kWarps;
+
+  // Keys that one warp loads, and transforms where there is something to transform.
+  static constexpr int kSlice = Traits::kKeys / Traits::kWarps;
+  static_assert(Traits::kKeys % Traits::kWarps == 0 && kSlice <= 32);
+
+  static constexpr bool kNarrow = sizeof(Pool) == 1;
+  static constexpr bool kKeyHook = Fn::kHasKey && !Traits::kKeysTransformed;
+  static constexpr bool kConvert = kNarrow || kKeyHook || Fn::kHasValue;
+
+  // Bytes from one row to the next: of operands, and of rows as the pool holds them.
+  static constexpr int kPitch = 2 * kDim + 16, kPitchV = 2 * kDimV + 16;
+  static constexpr int kRawPitch = kNarrow ? kDim + 16 : kPitch, kRawPitchV = kNarrow ? kDimV + 16 : kPitchV;
+  static constexpr int kOutPitch = 4 * kDimV + 16;  // of fp32 rows
+
+  // Shared memory, in bytes from its start.
+  static constexpr int kQueries = 0;
+  static constexpr int kKeysRing = kQueries + Traits::kRows * kPitch;
+  static constexpr int kStageBytes = Traits::kKeys * (kRawPitch + kRawPitchV);
+  static constexpr int kOperands = kKeysRing + Traits::kStages * kStageBytes;  // of pools of 8-bit elements
+  static constexpr int kTilesEnd = kOperands + (kNarrow ? Traits::kKeys * (kPitch + kPitchV) : 0);
+  static constexpr int kRing = kKeysRing;
+};
+
+// Where the keys of an item come from; in shared memory, since registers are short.
+struct KeySource {
+  const std::int32_t *indices, *positions;  // from the list's first block on; nullptr: none
+  const char *k, *v;                        // of the KV head
+  std::int32_t list, block_size, end;
+};
+
+// What lies behind the tiles.
+template <class S, class Fn>
+struct Books {
+  std::int32_t kv[S::kStages][S::kKeys];    // logical positions; the largest integer behind the last key
+  std::int32_t slot[S::kStages][S::kKeys];  // rows of the pool
+  RowAt rows[S::kRows];
+  std::int32_t partial[S::kRows];  // of each row: its place among the partials, kWriteThrough, or kNoRow
+  float shift[S::kWarps][32], sum[S::kWarps][32];  // of each warp's rows
+  KeySource source;
+  alignas(16) Item items[2];  // this one and the next
+  std::int32_t last[S::kRows];  // of each segment: the merge that it completes, or -1
+  alignas(16) typename Fn::Tables tables;
+};
+
+inline constexpr std::int32_t kNoRow = -2;
+inline constexpr std::int32_t kNoKey = 0x7fffffff;
+
+}  // namespace attngen::fa2

@@ -1,0 +1,268 @@
+// What one warp does with a tile: 16·kM query rows against kN keys.
+//   scores = Q · Kᵀ  →  weights (logits, mask, running softmax)  →  out = factor · out + weights · V
+//
+// Element e of score block (m, n) lies in row 16 m + lane / 4 + 8 (e / 2) and column 8 n + 2 (lane % 4) + e % 2, on every
+// architecture that the template serves; the same holds for `out` with lanes of the head dimension as columns.
+#pragma once
+
+#include "attngen/fa2/shape.hpp"
+
+namespace attngen::fa2 {
+
+// The softmax state of a row: weights so far are exp2(scale_log2 · (logit - top)), and `sum` is this lane's share of
+// theirs.  `top` is the largest logit seen; it starts so low that the first real one replaces it.
+struct RowState {
+  float top, sum;
+};
+
+inline constexpr float kLowest = -1e30f;
+
+template <class S, class Fn, int kM, int kN>
+class Warp {
+  using Operand = typename S::Operand;
+  static constexpr int kBlocks = kN / 8, kBlocksV = S::kDimV / 8, kSteps = S::kDim / 16;
+  static constexpr int kRows = 2 * kM;  // of one lane
+  static constexpr bool kHoldQuery = kM * kSteps <= 8;
+
+ public:
+  using Row = typename Fn::Row;
+  using Column = ScalarColumn<Fn>;
+
+  // `first_row` is the warp's first row in the tile.
+  ATTNGEN_DEVICE Warp(const Fn& fn, char* shared, Books<S, Fn>& books, int first_row)
+      : fn_(fn), shared_(shared), books_(books), first_row_(first_row) {}
+
+  // Begins an item whose rows and queries lie in shared memory.
+  ATTNGEN_DEVICE void start(std::int32_t kv_head) {
+    kv_head_ = kv_head;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      rows_[i] = fn_.row(books_.rows[row(i)]);
+      state_[i] = {kLowest, 0.0f};
+    }
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kBlocksV; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out_[m][n][e] = 0.0f;
+    if constexpr (kHoldQuery) {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) load_query(k, query_[k]);
+    }
+  }
+
+  // `keys` and `values` are the first of kN rows of operands, `column` the first one's place in the stage's books.
+  ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full) {
+    float scores[kM][kBlocks][4];
+    multiply_keys(keys, scores);
+    make_logits(scores, stage, column);
+    if (!full) hide(scores, stage, column);
+    if constexpr (Fn::kSoftmax) {
+      raise(scores);
+      exponentiate(scores);
+    }
+    if constexpr (Fn::kHasValueScale) scale_values(scores, stage, column);
+    multiply_values(values, scores);
+  }
+
+  // Leaves the rows, not normalised, in fp32 at `to`, and what normalises them in the books.
+  ATTNGEN_DEVICE void stage_out(char* to) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float sum = state_[i].sum;
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (lane % 4 == 0) {
+        books_.sum[warp][local_row(i)] = sum;
+        books_.shift[warp][local_row(i)] = shift(i);
+      }
+      float* row = reinterpret_cast<float*>(to + local_row(i) * S::kOutPitch) + 2 * (lane % 4);
+#pragma unroll
+      for (int n = 0; n < kBlocksV; ++n)
+        *reinterpret_cast<float2*>(row + 8 * n) =
+            make_float2(out_[i / 2][n][i % 2 * 2], out_[i / 2][n][i % 2 * 2 + 1]);
+    }
+  }
+
+ private:
+  ATTNGEN_DEVICE static int local_row(int i) { return i / 2 * 16 + i % 2 * 8 + threadIdx.x % 32 / 4; }
+  ATTNGEN_DEVICE float shift(int i) const { return -state_[i].top * fn_.scale_log2; }
+  ATTNGEN_DEVICE int row(int i) const { return first_row_ + local_row(i); }
+
+  ATTNGEN_DEVICE void load_query(int k, std::uint32_t (&a)[kM][4]) const {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t at = ptx::shared_address(shared_ + S::kQueries) + (first_row_ + lane % 16) * S::kPitch +
+                             lane / 16 * 16 + k * 32;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) ptx::load_matrices(a[m], at + m * 16 * S::kPitch);
+  }
+
+  ATTNGEN_DEVICE void multiply_keys(const char* keys, float (&scores)[kM][kBlocks][4]) {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t at =
+        ptx::shared_address(keys) + (lane / 16 * 8 + lane % 8) * S::kPitch + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) scores[m][n][e] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      std::uint32_t loaded[kM][4];
+      if constexpr (!kHoldQuery) load_query(k, loaded);
+#pragma unroll
+      for (int n = 0; n < kBlocks; n += 2) {
+        std::uint32_t b[4];
+        ptx::load_matrices(b, at + n * 8 * S::kPitch + k * 32);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          const auto& a = kHoldQuery ? query_[kHoldQuery ? k : 0][m] : loaded[m];
+          ptx::multiply_add<Operand>(scores[m][n], a, b[0], b[1]);
+          ptx::multiply_add<Operand>(scores[m][n + 1], a, b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  ATTNGEN_DEVICE void multiply_values(const char* values, const float (&weights)[kM][kBlocks][4]) {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t at = ptx::shared_address(values) + lane % 16 * S::kPitchV + lane / 16 * 16;
+#pragma unroll
+    for (int k = 0; k < kN / 16; ++k) {
+      std::uint32_t a[kM][4];
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          a[m][i] = ptx::pack<Operand>(weights[m][2 * k + i / 2][i % 2 * 2], weights[m][2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+      for (int n = 0; n < kBlocksV; n += 2) {
+        std::uint32_t b[4];
+        ptx::load_matrices_transposed(b, at + k * 16 * S::kPitchV + n * 16);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          ptx::multiply_add<Operand>(out_[m][n], a[m], b[0], b[1]);
+          ptx::multiply_add<Operand>(out_[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  ATTNGEN_DEVICE Column column(int stage, int at) const {
+    ColumnAt<std::int32_t> where{books_.kv[stage][at], 0, kv_head_};
+    if constexpr (Fn::kReadsSlot) where.slot = books_.slot[stage][at];
+    return fn_.template column<float, std::int32_t>(where);
+  }
+
+  ATTNGEN_DEVICE static int place(int n, int j) { return 8 * n + 2 * (threadIdx.x % 4) + j; }
+
+  // `first` is the tile's first place in the books.
+  ATTNGEN_DEVICE void make_logits(float (&scores)[kM][kBlocks][4], int stage, int first) const {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const Column at = column(stage, first + place(n, j));
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          float& score = scores[i / 2][n][i % 2 * 2 + j];
+          score = fn_.logits(score, rows_[i], at);
+        }
+      }
+  }
+
+  ATTNGEN_DEVICE void hide(float (&logits)[kM][kBlocks][4], int stage, int first) const {
+    constexpr float kHidden = Fn::kSoftmax ? -__builtin_inff() : 0.0f;
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const Column at = column(stage, first + place(n, j));
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          bool visible = at.kv < rows_[i].kv_len;
+          if constexpr (Fn::kHasMask) visible &= fn_.template mask<float>(rows_[i], at);
+          float& logit = logits[i / 2][n][i % 2 * 2 + j];
+          logit = visible ? logit : kHidden;
+        }
+      }
+  }
+
+  // The new maxima, and `out` and sums brought to them.
+  ATTNGEN_DEVICE void raise(const float (&scores)[kM][kBlocks][4]) {
+    float factor[kRows];
+    bool changed = false;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float top = state_[i].top;
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n)
+        top = larger(top, larger(scores[i / 2][n][i % 2 * 2], scores[i / 2][n][i % 2 * 2 + 1]));
+      top = larger(top, __shfl_xor_sync(0xffffffffu, top, 1));
+      top = larger(top, __shfl_xor_sync(0xffffffffu, top, 2));
+      const float before = shift(i);
+      changed |= top != state_[i].top;
+      state_[i].top = top;
+      factor[i] = ptx::exp2(shift(i) - before);
+    }
+    if (!__any_sync(0xffffffffu, changed)) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      state_[i].sum *= factor[i];
+#pragma unroll
+      for (int n = 0; n < kBlocksV; ++n) {
+        out_[i / 2][n][i % 2 * 2] *= factor[i];
+        out_[i / 2][n][i % 2 * 2 + 1] *= factor[i];
+      }
+    }
+  }
+
+  ATTNGEN_DEVICE void exponentiate(float (&scores)[kM][kBlocks][4]) {
+    const float scale = fn_.scale_log2;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const float reference = shift(i);
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float& score = scores[i / 2][n][i % 2 * 2 + j];
+          score = ptx::exp2(score * scale + reference);
+          state_[i].sum += score;
+        }
+    }
+  }
+
+  // A hidden key's value_scale may be NaN; its weight is 0 all the same.
+  ATTNGEN_DEVICE void scale_values(float (&weights)[kM][kBlocks][4], int stage, int first) const {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float scale = fn_.value_scale(column(stage, first + place(n, j)));
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          float& weight = weights[i / 2][n][i % 2 * 2 + j];
+          weight = weight == 0.0f ? 0.0f : weight * scale;
+        }
+      }
+  }
+
+  // NaN wins nothing here: it reaches the sum through the weight.
+  ATTNGEN_DEVICE static float larger(float a, float b) { return fmaxf(a, b); }
+
+  const Fn& fn_;
+  char* shared_;
+  Books<S, Fn>& books_;
+  int first_row_;
+  std::int32_t kv_head_;
+  Row rows_[kRows];
+  RowState state_[kRows];
+  float out_[kM][kBlocksV][4];
+  std::uint32_t query_[kHoldQuery ? kSteps : 1][kM][4];
+};
+
+}  // namespace attngen::fa2

@@ -1,0 +1,83 @@
+// A persistent CTA: walks its worker's items, the next one fetched while this one is computed.
+#pragma once
+
+#include "attngen/fa2/finish.hpp"
+#include "attngen/fa2/keys.hpp"
+#include "attngen/fa2/warp.hpp"
+
+namespace attngen::fa2 {
+
+extern __shared__ __align__(128) char dynamic_shared[];
+
+// kTiles bytes of tiles, then the books, then `room` of vector stages.
+template <class S, class Fn, int kTiles>
+struct SharedMemory {
+  static constexpr int kBooks = round_up(kTiles, 16);
+  static constexpr int kRoom = round_up(kBooks + static_cast<int>(sizeof(Books<S, Fn>)), 16);
+  static constexpr bool kUsesRoom = Fn::kUsesLaneAt || S::kHeadDim % 16 != 0 || S::kHeadDimV % 16 != 0;
+  static constexpr int kRoomFloats = VectorLayout<S::kHeadDim>::kRows * VectorLayout<S::kHeadDim>::kRoom >
+                                             VectorLayout<S::kHeadDimV>::kRows * VectorLayout<S::kHeadDimV>::kRoom
+                                         ? VectorLayout<S::kHeadDim>::kRows * VectorLayout<S::kHeadDim>::kRoom
+                                         : VectorLayout<S::kHeadDimV>::kRows * VectorLayout<S::kHeadDimV>::kRoom;
+  static constexpr int kBytes = kRoom + (kUsesRoom ? S::kWarps * kRoomFloats * 4 : 0);
+  static_assert(kBytes <= S::kSharedBytes, "shared memory: the kernel needs more than its tile's row says");
+
+  ATTNGEN_DEVICE static Books<S, Fn>& books() { return *reinterpret_cast<Books<S, Fn>*>(dynamic_shared + kBooks); }
+  ATTNGEN_DEVICE static float* room() {
+    return reinterpret_cast<float*>(dynamic_shared + kRoom) + (kUsesRoom ? threadIdx.x / 32 * kRoomFloats : 0);
+  }
+};
+
+// Runs attend(item, level) for every item of this CTA's worker.  `attend` ends with every thread past its last use of
+// shared memory but the books' items.
+template <class S, class Fn, class Attend>
+ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const Attend& attend) {
+  const char* arena = reinterpret_cast<const char*>(params.plan);
+  const auto& worker =
+      reinterpret_cast<const Worker*>(arena + kWorkersAt)[params.first_worker + static_cast<int>(blockIdx.x)];
+  const auto* levels = reinterpret_cast<const Level*>(arena + params.levels_at);
+  const Level first = levels[0];
+  const std::int32_t begin = worker.item_begin, end = worker.item_end;
+  if (begin == end) return;
+  const auto fetch = [&](int slot, const Item* item) {
+    constexpr int kPieces = sizeof(Item) / 16;
+    if (threadIdx.x < kPieces)
+      ptx::copy_async<16>(ptx::shared_address(&books.items[slot]) + 16 * threadIdx.x,
+                          reinterpret_cast<const uint4*>(item) + threadIdx.x, 16);
+  };
+  fetch(0, &worker.first);
+  ptx::commit_copies();
+  ptx::wait_copies<0>();
+  __syncthreads();
+  for (std::int32_t i = begin; i < end; ++i) {
+    const int slot = (i - begin) & 1;
+    const Item& item = books.items[slot];
+    if (i + 1 < end)
+      fetch(slot ^ 1, reinterpret_cast<const Item*>(arena + params.plan->items_at) + i + 1);
+    Level level = first;  // a copy: choosing between addresses would put both in memory
+    if (item.level != 0) level = levels[item.level];
+    attend(item, level);
+    __syncthreads();
+  }
+}
+
+// The functor of a launch, its tables filled; all threads.
+template <class S, class Fn, int kWords>
+ATTNGEN_DEVICE Fn make_functor(const Launch<kWords>& launch, Books<S, Fn>& books) {
+  const Params& params = launch.params;
+  Fn fn(launch.words, {S::kHeadDim, S::kHeadDimV, params.num_qo_heads, params.num_kv_heads, params.group});
+  if constexpr (Fn::kHasTables) {
+    fn.fill(books.tables, threadIdx.x, S::kThreads);
+    __syncthreads();
+    fn.derive(books.tables, threadIdx.x, S::kThreads);
+    fn.tables = &books.tables;
+  }
+  return fn;
+}
+
+// Whether keys [begin, begin + count) of the item's list need no test.
+ATTNGEN_DEVICE bool is_full(const Item& item, std::int32_t begin, std::int32_t count) {
+  return begin >= item.full_from && begin + count <= item.full_to;
+}
+
+}  // namespace attngen::fa2

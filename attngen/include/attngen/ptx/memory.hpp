@@ -1,0 +1,48 @@
+// Shared memory and asynchronous copies: one instruction a function (sm_80 and later).
+#pragma once
+
+#include <cstdint>
+
+#define ATTNGEN_DEVICE __device__ __forceinline__
+
+namespace attngen::ptx {
+
+ATTNGEN_DEVICE std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Copies `bytes` of kSize bytes from global memory and fills up with zeros; reads nothing where bytes is 0.
+template <int kSize>
+ATTNGEN_DEVICE void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes) {
+  static_assert(kSize == 8 || kSize == 16);
+  if constexpr (kSize == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  }
+}
+
+ATTNGEN_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending of this thread's committed groups are under way.
+template <int kPending>
+ATTNGEN_DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Four 8 × 8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i.
+ATTNGEN_DEVICE void load_matrices(std::uint32_t (&r)[4], std::uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from)
+               : "memory");
+}
+
+ATTNGEN_DEVICE void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from)
+               : "memory");
+}
+
+}  // namespace attngen::ptx
