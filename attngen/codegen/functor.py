@@ -63,13 +63,14 @@ def functor_name(variant: Variant) -> str:
 class Functor:
     """A functor's struct, its header's text, its argument words, and what its vector stages read besides their lanes.
 
-    `tables` counts lane tables; `lane_at` says that some stage reads lanes by index.
+    `tables` counts lane tables, `row_values` what is hoisted to rows; `lane_at` says that some stage reads lanes by index.
     """
 
     name: str
     text: str
     words: int
     tables: int
+    row_values: int
     lane_at: bool
 
 
@@ -77,7 +78,8 @@ def make_functor(variant: Variant, config: KernelConfig) -> Functor:
     """The functor of a variant that has been through the passes; the same bytes for the same input."""
     writer = _Writer(variant, config)
     text = render("functor.hpp.jinja", FILE, writer.values())
-    return Functor(functor_name(variant), text, writer.words, len(writer.all_tables), writer.lane_at)
+    name, row_values = functor_name(variant), len(writer.row_fields)
+    return Functor(name, text, writer.words, len(writer.all_tables), row_values, writer.lane_at)
 
 
 class _Writer:
@@ -106,6 +108,11 @@ class _Writer:
     def all_tables(self) -> tuple[str, ...]:
         """The members of Tables, complete once the hooks are written."""
         return (*self.tables, *(_derived(table)[0] for table in sorted(self.derived_tables)))
+
+    @property
+    def row_fields(self) -> list[str]:
+        """The members of Row besides its indices, of 4 bytes each."""
+        return [f"{UNIFORM_TYPES[b.value.type.base]} {b.name}" for b in self._bindings("row")]
 
     def _parameters(self) -> list[tuple[str, str, str]]:
         """(type, member, initialiser) of every parameter, in the order of the argument words."""
@@ -368,7 +375,7 @@ class _Writer:
             "tables": self._table_fields(),
             "fields": self._fields(),
             "constructor": Hook("", self._constructor_head(keep_sizes, "sizes." in "".join(constructor)), constructor),
-            "row_fields": [f"{UNIFORM_TYPES[b.value.type.base]} {b.name}" for b in self._bindings("row")],
+            "row_fields": self.row_fields,
             "column_fields": [self._column_field(b) for b in self._bindings("column")],
             "hooks": [*self._table_hooks(), *hooks],
         }

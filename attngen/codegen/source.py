@@ -13,6 +13,11 @@ Phase: TypeAlias = Literal["plan", "run"]
 APPEND_ROWS: Final = -1  # `rows` of the kernel that appends to a pool
 
 
+def decode_rows(head_dim_v: int) -> tuple[int, ...]:
+    """The packed query rows of a GPU's decode tiles: no warp's registers hold 32 × 256 results."""
+    return (16, 32) if head_dim_v <= 192 else (16,)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
     """Everything besides the variant that decides a kernel's text; together they are the cache key.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from attngen.codegen.source import KernelConfig, Tile
+from attngen.codegen.source import KernelConfig, Tile, decode_rows
 from attngen.codegen.target import Gpu
 from attngen.dtypes import STORAGE
 
@@ -30,9 +30,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a functor wants of shared memory: lane tables, and room where lanes are read by index."""
+    """What a functor wants of shared memory: lane tables, values of rows, and room where lanes are read by index."""
 
     tables: int
+    row_values: int
     lane_at: bool
 
 
@@ -82,8 +83,7 @@ def _fitting(config: KernelConfig, gpu: Gpu, extras: Extras) -> Iterator[Shape]:
 
 def _ladder(config: KernelConfig) -> tuple[Shape, ...]:
     if config.rows in DECODE_ROWS:
-        wide = config.rows == 32 and config.head_dim_v > WIDEST - 64  # 32 × 256 floats a warp are all its registers
-        return () if wide else _DECODE
+        return _DECODE if config.rows in decode_rows(config.head_dim_v) else ()
     if config.rows == 64:
         return _PREFILL_64
     return _PREFILL_128_WIDE if max(config.head_dim, config.head_dim_v) > _WIDE else _PREFILL_128
@@ -102,16 +102,17 @@ def shared_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
     narrow = STORAGE[config.kv_dtype].bytes == 1
     raw = sum(_pitch8(n) for n in dims) if narrow else operands
     queries = config.rows * _pitch16(config.head_dim)
-    ring = shape.stages * shape.keys * (raw + 8) + (shape.keys * operands if narrow else 0)
+    ring = shape.stages * shape.keys * (raw + 16) + (shape.keys * operands if narrow else 0)
     out_row = 4 * _round_up(config.head_dim_v) + 16
     if config.rows in DECODE_ROWS:
         tiles = queries + max(ring, shape.warps * config.rows * out_row)  # warps merge in the ring's place
     else:
-        tiles = max(queries + ring, config.rows * out_row)
+        tiles = max(queries + ring, shape.warps * 8 * out_row)  # eight rows a warp leave at once
     tables = 4 * _round_up(max(dims)) * extras.tables
     odd = any(n % 16 for n in dims)  # a lane doesn't hold both halves of such a vector
     room = 2048 * shape.warps if extras.lane_at or odd else 0
-    return tiles + 4096 + 32 * config.rows + tables + room
+    books = 512 + 256 * shape.warps + config.rows * (40 + 4 * extras.row_values)
+    return tiles + books + tables + room
 
 
 def _round_up(n: int) -> int:

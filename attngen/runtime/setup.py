@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import torch
 
 from attngen import env
-from attngen.codegen.source import KernelConfig, Manifest
+from attngen.codegen.source import KernelConfig, Manifest, decode_rows
 from attngen.dtypes import GPU_OPERANDS, NARROW_POOLS, OPERANDS, POOLS, STORAGE
 from attngen.runtime.device import Gpu, find_gpu, resolve_target
 from attngen.runtime.kv import BlockSparse, Dense, Layout, Paged, Ragged
@@ -23,8 +23,7 @@ Keys: TypeAlias = Literal["raw", "transformed"]
 _LARGEST_COUNT: Final = 1 << 16
 LARGEST_HEAD_DIM: Final = 576  # multi-head latent attention's; nothing in use is larger
 LARGEST_GPU_HEAD_DIM: Final = 256
-_DECODE_ROWS: Final = (16, 32)  # packed rows of a GPU's tiles; 32 is also limits.DECODE_ROWS
-_PREFILL_ROWS: Final = (64, 128)
+_PREFILL_ROWS: Final = (64, 128)  # packed rows of a GPU's tiles
 _DTYPES: Final = {getattr(torch, row.torch): row.name for row in STORAGE.values() if hasattr(torch, row.torch)}
 _OF_RUN: Final = ("q", "kv", "out", "lse", "raw")
 _OF_PLAN: Final = (
@@ -120,7 +119,7 @@ class Options:
     @property
     def kernel_configs(self) -> tuple[KernelConfig, ...]:
         """What to compile: a kernel a queue of the plan."""
-        rows = (0,) if self.gpu is None else tile_rows(self.limits, self.group)
+        rows = (0,) if self.gpu is None else tile_rows(self.limits, self.group, self.lanes_v)
         return tuple(
             KernelConfig(
                 target=str(self.target),
@@ -165,13 +164,14 @@ class Options:
         return thread_count() if self.gpu is None else self.gpu.multiprocessors * manifest.ctas_per_sm
 
 
-def tile_rows(limits: Limits, group: int) -> tuple[int, ...]:
+def tile_rows(limits: Limits, group: int, head_dim_v: int) -> tuple[int, ...]:
     """The packed rows of a GPU's tiles, one or two: the smallest that holds every request, or decode and prefill."""
     packed = max(limits.longest_q, limits.all_level_rows) * group
-    for rows in _DECODE_ROWS:
+    small = decode_rows(head_dim_v)
+    for rows in small:
         if packed <= rows:
             return (rows,)
-    decode = tuple(rows for rows in _DECODE_ROWS if group <= rows)[:1]
+    decode = tuple(rows for rows in small if group <= rows)[:1]
     return (*decode, next((rows for rows in _PREFILL_ROWS if packed <= rows), _PREFILL_ROWS[-1]))
 
 

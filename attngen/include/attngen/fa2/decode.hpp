@@ -33,8 +33,6 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
 
   each_item<S, Fn>(params, books, [&](const Item& item, const Level& level) {
     loader.start(item, level);
-#pragma unroll
-    for (int stage = 0; stage < S::kStages - 1; ++stage) loader.issue(stage);
     rows.describe(item, level);
     __syncthreads();
     constexpr int kOwn = S::kRows / S::kWarps;
@@ -44,7 +42,7 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     int stage = 0;
 #pragma unroll 1
     for (std::int32_t key = item.kv_begin + slice; key < item.kv_end; key += S::kKeys) {
-      ptx::wait_copies<S::kStages - 2>();
+      ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
       loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
@@ -58,9 +56,12 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     ptx::wait_copies<0>();
     __syncthreads();
     char* staged = shared + S::kRing;
-    self.stage_out(staged + warp * S::kRows * S::kOutPitch);
+    self.publish();
+#pragma unroll
+    for (int part = 0; part < S::kRows / 8; ++part)
+      self.stage_out(part, staged + (warp * S::kRows + 8 * part) * S::kOutPitch);
     __syncthreads();
-    finish.template store<S::kWarps, S::kRows>(staged, 0, 0, warp * kOwn, warp * kOwn + kOwn);
+    finish.template store<S::kWarps, S::kRows>(staged + warp * kOwn * S::kOutPitch, 0, warp * kOwn, warp * kOwn, kOwn);
     finish.arrive(item);
   });
 }

@@ -13,24 +13,26 @@ template <class S, class Fn>
 class Finish {
   using L = VectorLayout<S::kHeadDimV>;
   using Values = Chunks<S::kHeadDimV>;
+  using Row = typename Fn::Row;
 
  public:
   ATTNGEN_DEVICE Finish(const Params& params, const Fn& fn, Books<S, Fn>& books, float* room)
       : params_(params), plan_(params.plan), fn_(fn), books_(books), room_(room) {}
 
-  // Stores rows [begin, end) of the tile, by one warp.  kCopies warps, from `warp` on, hold a copy each of rows that
-  // begin at `first`; a copy is kCopyRows rows of S::kOutPitch bytes, the first at `staged`.
+  // Stores `count` rows of the tile from row `begin` on, by one warp.  kCopies warps, from `warp` on, hold a copy each,
+  // where these rows are their row `own` and those behind; a copy is kCopyRows rows of S::kOutPitch bytes, and the first
+  // one's row `own` lies at `staged`.
   template <int kCopies, int kCopyRows>
-  ATTNGEN_DEVICE void store(const char* staged, int warp, int first, int begin, int end) const {
+  ATTNGEN_DEVICE void store(const char* staged, int warp, int own, int begin, int count) const {
 #pragma unroll 1
-    for (int i = begin + L::row(); i < begin + round_up(end - begin, L::kRows); i += L::kRows) {
-      const int row = i < end ? i : begin;
+    for (int i = L::row(); i < round_up(count, L::kRows); i += L::kRows) {
+      const int row = i < count ? i : 0;
       Values out;
       float sum, shift;
-      join<kCopies, kCopyRows>(staged, warp, row - first, out, sum, shift);
+      join<kCopies, kCopyRows>(staged + row * S::kOutPitch, warp, own + row, out, sum, shift);
       const double lse = normalise(out, sum, shift);
-      const std::int32_t partial = i < end ? books_.partial[row] : kNoRow;
-      store_row(books_.rows[row], out, lse, partial == kWriteThrough);
+      const std::int32_t partial = i < count ? books_.partial[begin + row] : kNoRow;
+      store_row(books_.rows[begin + row], out, lse, partial == kWriteThrough);
       if (partial >= 0) store_partial(partial, out, static_cast<float>(lse));
     }
   }
@@ -68,7 +70,7 @@ class Finish {
       const float factor = kCopies == 1 || !Fn::kSoftmax ? 1.0f : ptx::exp2(shift - books_.shift[warp + copy][row]);
       sum += factor * books_.sum[warp + copy][row];
       Values part;
-      read_vector<S::kHeadDimV>(reinterpret_cast<const float*>(staged + (copy * kCopyRows + row) * S::kOutPitch), part);
+      read_vector<S::kHeadDimV>(reinterpret_cast<const float*>(staged + copy * kCopyRows * S::kOutPitch), part);
       each(out, [&](int own, int half, int i) {
         const float added = factor * part[own][half][i];
         return copy == 0 ? added : out[own][half][i] + added;
@@ -85,11 +87,10 @@ class Finish {
   }
 
   // A row that is complete but for sink and output; every lane of its group, but only those that are `real` store.
-  ATTNGEN_DEVICE void store_row(const RowAt& at, const Values& complete, double lse, bool real) const {
+  ATTNGEN_DEVICE void store_row(const Row& row, const Values& complete, double lse, bool real) const {
     Values out;
     each(out, [&](int own, int half, int i) { return complete[own][half][i]; });
     if ((Fn::kHasSink || Fn::kHasOutput) && !params_.raw) {
-      const typename Fn::Row row = fn_.row(at);
       if constexpr (Fn::kHasSink && Fn::kSoftmax) lse = join_sink(fn_.sink(row) * kLog2E, out, lse);
       if constexpr (Fn::kHasOutput) {
         WarpLanes<S::kHeadDimV, Fn::kUsesLaneAt> lanes(out, room_ + L::row() * L::kRoom);
@@ -98,10 +99,10 @@ class Finish {
     }
     if (!real) return;
     using Operand = typename S::Operand;
-    write_vector<S::kHeadDimV>(static_cast<Operand*>(params_.out) + at.row * params_.out_row + at.h * params_.out_head,
+    write_vector<S::kHeadDimV>(static_cast<Operand*>(params_.out) + row.row * params_.out_row + row.h * params_.out_head,
                                out);
     if (params_.lse && L::lane() == 0)
-      params_.lse[at.row * params_.lse_row + at.h * params_.lse_head] = static_cast<float>(lse * params_.lse_scale);
+      params_.lse[row.row * params_.lse_row + row.h * params_.lse_head] = static_cast<float>(lse * params_.lse_scale);
   }
 
   ATTNGEN_DEVICE static double join_sink(double sink, Values& out, double lse) {
@@ -132,7 +133,7 @@ class Finish {
       const double lse = merge_row(parts, merge.part_count, i, out);
       const std::int32_t packed = merge.packed_begin + i, token = packed / params_.group;
       const std::int32_t head = merge.kv_head * params_.group + packed - token * params_.group;
-      store_row(plan_.row(token, head, merge.kv_head), out, lse, i == first + L::row());
+      store_row(fn_.row(plan_.row(token, head, merge.kv_head)), out, lse, i == first + L::row());
     }
   }
 

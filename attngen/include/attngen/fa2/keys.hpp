@@ -5,7 +5,8 @@
 
 namespace attngen::fa2 {
 
-// Loads ahead what the next call needs: block numbers come one tile before the rows that they name.
+// Block numbers come as many tiles before the rows that they name as rows come before they are used, so that neither
+// waits for the other; they lie in shared memory meanwhile, since registers are short.
 template <class S, class Fn>
 class KeyLoader {
   using Pool = typename S::Pool;
@@ -15,60 +16,75 @@ class KeyLoader {
   ATTNGEN_DEVICE KeyLoader(const Params& params, char* shared, Books<S, Fn>& books)
       : params_(params), shared_(shared), books_(books) {}
 
-  // All threads; those of other warps may still be behind the item before.
+  // Copies the item's first tiles into the first stages; all threads, those of other warps may still be behind the item
+  // before.
   ATTNGEN_DEVICE void start(const Item& item, const Level& level) {
     const char* arena = reinterpret_cast<const char*>(params_.plan);
     const auto list = [&](std::int64_t at) {
       return at ? reinterpret_cast<const std::int32_t*>(arena + at) + item.list : nullptr;
     };
-    if (threadIdx.x == 0)
+    if (ptx::thread() == 0)
       source() = {list(level.indices),
                   list(level.positions),
                   static_cast<const char*>(params_.k) + item.kv_head * params_.k_strides.head * sizeof(Pool),
                   static_cast<const char*>(params_.v) + item.kv_head * params_.v_strides.head * sizeof(Pool),
                   static_cast<std::int32_t>(item.list),
                   level.block_size,
+                  (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1,
                   item.kv_end};
     __syncthreads();
-    key_ = item.kv_begin + warp() * kSlice + threadIdx.x % 32;
-    locate();
+    key_ = item.kv_begin + warp() * kSlice + lane();
+#pragma unroll
+    for (int stage = 0; stage < S::kAhead; ++stage) find(stage, key_ + stage * S::kKeys);
+    ptx::commit_copies();
+    ptx::wait_copies<0>();
+#pragma unroll
+    for (int stage = 0; stage < S::kAhead; ++stage) issue(stage);
   }
 
   // Copies the next tile into a stage and commits one group, also behind the last tile.
   ATTNGEN_DEVICE void issue(int stage) {
-    const int lane = threadIdx.x % 32;
-    const bool exists = key_ < source().end && lane < kSlice;
-    const std::int64_t k = std::int64_t{block_} * params_.k_strides.block + std::int64_t{offset_} * params_.k_strides.token;
-    const std::int64_t v = std::int64_t{block_} * params_.v_strides.block + std::int64_t{offset_} * params_.v_strides.token;
-    if (lane < kSlice) {
-      books_.kv[stage][warp() * kSlice + lane] = exists ? position_ : kNoKey;
-      if constexpr (Fn::kReadsSlot)
-        books_.slot[stage][warp() * kSlice + lane] = block_ * source().block_size + offset_;
+    const KeySource& from = source();
+    const bool exists = lane() < kSlice && key_ < from.end;
+    std::int64_t k = 0, v = 0;
+    if (lane() < kSlice) {
+      const int place = warp() * kSlice + lane();
+      const std::int32_t entry = entry_of(key_), offset = key_ - entry * from.block_size;
+      const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
+      const std::int32_t position = from.positions ? books_.start[stage][place] + offset : key_;
+      books_.kv[stage][place] = exists ? position : kNoKey;
+      if constexpr (Fn::kReadsSlot) books_.slot[stage][place] = block * from.block_size + offset;
+      k = std::int64_t{block} * params_.k_strides.block + std::int64_t{offset} * params_.k_strides.token;
+      v = std::int64_t{block} * params_.v_strides.block + std::int64_t{offset} * params_.v_strides.token;
     }
     const unsigned present = __ballot_sync(0xffffffffu, exists);
     if (present != 0) {
       char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
-      copy_rows<S::kHeadDim, S::kRawPitch>(source().k, k, present, keys);
-      copy_rows<S::kHeadDimV, S::kRawPitchV>(source().v, v, present, keys + S::kKeys * S::kRawPitch);
+      copy_rows<S::kHeadDim, S::kRawPitch>(from.k, k, present, keys);
+      copy_rows<S::kHeadDimV, S::kRawPitchV>(from.v, v, present, keys + S::kKeys * S::kRawPitch);
     }
+    find((stage + S::kAhead) % S::kStages, key_ + S::kAhead * S::kKeys);
     ptx::commit_copies();
     key_ += S::kKeys;
-    locate();
   }
 
  private:
   ATTNGEN_DEVICE KeySource& source() const { return books_.source; }
-  ATTNGEN_DEVICE static int warp() { return threadIdx.x / 32; }
+  ATTNGEN_DEVICE static int warp() { return ptx::thread() / 32; }
+  ATTNGEN_DEVICE static int lane() { return ptx::thread() % 32; }
 
-  // Where this lane's key lies; block and position arrive while the tile before it is awaited.
-  ATTNGEN_DEVICE void locate() {
+  ATTNGEN_DEVICE std::int32_t entry_of(std::int32_t key) const {
+    return source().shift >= 0 ? key >> source().shift : key / source().block_size;
+  }
+
+  // Has this lane's entry of the lists copied for a later tile.
+  ATTNGEN_DEVICE void find(int stage, std::int32_t key) const {
     const KeySource& from = source();
-    block_ = 0, offset_ = 0, position_ = 0;
-    if (key_ >= from.end || static_cast<int>(threadIdx.x % 32) >= kSlice) return;
-    const std::int32_t entry = key_ / from.block_size;
-    offset_ = key_ - entry * from.block_size;
-    block_ = from.indices ? from.indices[entry] : from.list + entry;
-    position_ = from.positions ? from.positions[entry] + offset_ : key_;
+    if (lane() >= kSlice || key >= from.end) return;
+    const int place = warp() * kSlice + lane();
+    const std::int32_t entry = entry_of(key);
+    if (from.indices) ptx::copy_async<4>(ptx::shared_address(&books_.block[stage][place]), from.indices + entry, 4);
+    if (from.positions) ptx::copy_async<4>(ptx::shared_address(&books_.start[stage][place]), from.positions + entry, 4);
   }
 
   // Rows of the slice, the head dimension padded with zeros; rows that don't exist are zeros all through.
@@ -93,7 +109,7 @@ class KeyLoader {
   const Params& params_;
   char* shared_;
   Books<S, Fn>& books_;
-  std::int32_t key_, block_, offset_, position_;  // of the lane's key of the next tile
+  std::int32_t key_;  // the lane's in the next tile
 };
 
 // The warp's slice of a stage from pool elements to operands: widened, transformed by the variant, rounded.  Every lane
@@ -109,12 +125,12 @@ class Converter {
     char* operands = S::kNarrow ? shared_ + S::kOperands : raw;
     if constexpr (S::kNarrow || S::kKeyHook)
       rows<S::kHeadDim, S::kDim, S::kRawPitch, S::kPitch, S::kKeyHook>(
-          raw, operands, stage, kv_head, [&](auto& lanes, const auto& column) { fn_.key(lanes, column); });
+          raw, operands, stage, kv_head, [](const auto& fn, auto& lanes, const auto& column) { fn.key(lanes, column); });
     raw += S::kKeys * S::kRawPitch;
     operands += S::kKeys * S::kPitch;
     if constexpr (S::kNarrow || Fn::kHasValue)
       rows<S::kHeadDimV, S::kDimV, S::kRawPitchV, S::kPitchV, Fn::kHasValue>(
-          raw, operands, stage, kv_head, [&](auto& lanes, const auto& column) { fn_.value(lanes, column); });
+          raw, operands, stage, kv_head, [](const auto& fn, auto& lanes, const auto& column) { fn.value(lanes, column); });
     __syncwarp();
   }
 
@@ -133,7 +149,7 @@ class Converter {
         WarpLanes<N, Fn::kUsesLaneAt> lanes(x, room_ + L::row() * L::kRoom);
         std::int32_t slot = 0;
         if constexpr (Fn::kReadsSlot) slot = books_.slot[stage][row];
-        hook(lanes, fn_.template column<float, std::int32_t>({kv == kNoKey ? 0 : kv, slot, kv_head}));
+        hook(fn_, lanes, fn_.template column<float, std::int32_t>({kv == kNoKey ? 0 : kv, slot, kv_head}));
       }
       if (i < S::kSlice) {
         auto* out = reinterpret_cast<typename S::Operand*>(to + row * kTo);

@@ -10,7 +10,7 @@ template <class Traits, class Fn>
 struct PrefillShape : Shape<Traits, Fn> {
   using Base = Shape<Traits, Fn>;
   static constexpr int kM = Traits::kRows / Traits::kWarps / 16;  // blocks of 16 rows of one warp
-  static constexpr int kStaged = Traits::kRows * Base::kOutPitch;  // over everything
+  static constexpr int kStaged = Traits::kWarps * 8 * Base::kOutPitch;  // over everything
   static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
   static_assert(kM * Traits::kWarps * 16 == Traits::kRows);
 };
@@ -23,7 +23,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
   char* shared = dynamic_shared;
   Books<S, Fn>& books = Memory::books();
   const Fn fn = make_functor<S, Fn>(launch, books);
-  constexpr int kOwn = 16 * S::kM, kAhead = S::kStages > 1 ? S::kStages - 1 : 1;
+  constexpr int kOwn = 16 * S::kM;
   const int warp = threadIdx.x / 32, first = warp * kOwn;
   KeyLoader<S, Fn> loader(params, shared, books);
   const Converter<S, Fn> converter(fn, shared, books, Memory::room());
@@ -33,8 +33,6 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
 
   each_item<S, Fn>(params, books, [&](const Item& item, const Level& level) {
     loader.start(item, level);
-#pragma unroll
-    for (int stage = 0; stage < kAhead; ++stage) loader.issue(stage);
     rows.describe(item, level);
     __syncthreads();
     rows.load(first, first + kOwn);
@@ -43,7 +41,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
     int stage = 0;
 #pragma unroll 1
     for (std::int32_t key = item.kv_begin; key < item.kv_end; key += S::kKeys) {
-      ptx::wait_copies<kAhead - 1>();
+      ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
       if constexpr (S::kNarrow) __syncthreads();  // the operands of the tile before have been read
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
@@ -60,10 +58,15 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
     }
     ptx::wait_copies<0>();
     __syncthreads();
-    char* staged = shared + first * S::kOutPitch;
-    self.stage_out(staged);
-    __syncwarp();
-    finish.template store<1, kOwn>(staged, warp, first, first, first + kOwn);
+    self.publish();
+    char* staged = shared + warp * 8 * S::kOutPitch;
+#pragma unroll 1
+    for (int part = 0; part < kOwn / 8; ++part) {
+      self.stage_out(part, staged);
+      __syncwarp();
+      finish.template store<1, 8>(staged, warp, 8 * part, first + 8 * part, 8);
+      __syncwarp();
+    }
     finish.arrive(item);
   });
 }

@@ -39,7 +39,7 @@ class RowLoader {
       const std::int32_t packed = item.packed_begin + (i < item.packed_count ? i : item.packed_count - 1);
       const std::int32_t index = packed / params_.group;
       const std::int32_t head = item.kv_head * params_.group + packed - index * params_.group;
-      books_.rows[i] = plan_.row(tokens ? tokens[index] : index, head, item.kv_head);
+      books_.rows[i] = fn_.row(plan_.row(tokens ? tokens[index] : index, head, item.kv_head));
       if (i >= item.packed_count) books_.partial[i] = kNoRow;
     }
     const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
@@ -56,13 +56,13 @@ class RowLoader {
     using Operand = typename S::Operand;
 #pragma unroll 1
     for (int i = begin + L::row(); i < begin + round_up(end - begin, L::kRows); i += L::kRows) {
-      const RowAt at = books_.rows[i < end ? i : begin];
+      const typename Fn::Row& row = books_.rows[i < end ? i : begin];
       Chunks<S::kHeadDim> x;
       read_vector<S::kHeadDim>(
-          static_cast<const Operand*>(params_.q) + at.row * params_.q_row + at.h * params_.q_head, x);
+          static_cast<const Operand*>(params_.q) + row.row * params_.q_row + row.h * params_.q_head, x);
       if constexpr (Fn::kHasQuery) {
         WarpLanes<S::kHeadDim, Fn::kUsesLaneAt> lanes(x, room_ + L::row() * L::kRoom);
-        fn_.query(lanes, fn_.row(at));
+        fn_.query(lanes, row);
       }
       if (i < end) {
         auto* to = reinterpret_cast<Operand*>(shared_ + S::kQueries + i * S::kPitch);

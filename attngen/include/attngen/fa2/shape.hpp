@@ -15,6 +15,7 @@ struct Shape : Traits {
   using typename Traits::Pool;
   static constexpr int kDim = round_up(Traits::kHeadDim, 16), kDimV = round_up(Traits::kHeadDimV, 16);
   static constexpr int kThreads = 32 * Traits::kWarps;
+  static constexpr int kAhead = Traits::kStages > 1 ? Traits::kStages - 1 : 1;  // tiles under way
 
   // Keys that one warp loads, and transforms where there is something to transform.
   static constexpr int kSlice = Traits::kKeys / Traits::kWarps;
@@ -38,23 +39,26 @@ struct Shape : Traits {
   static constexpr int kRing = kKeysRing;
 };
 
-// Where the keys of an item come from; in shared memory, since registers are short.
+// Where the keys of an item come from.
 struct KeySource {
   const std::int32_t *indices, *positions;  // from the list's first block on; nullptr: none
   const char *k, *v;                        // of the KV head
-  std::int32_t list, block_size, end;
+  std::int32_t list, block_size, shift, end;  // shift: log2 of the block size, or -1
 };
 
-// What lies behind the tiles.
+// What lies behind the tiles: whatever outlives a step, since registers are short.
 template <class S, class Fn>
 struct Books {
   std::int32_t kv[S::kStages][S::kKeys];    // logical positions; the largest integer behind the last key
   std::int32_t slot[S::kStages][S::kKeys];  // rows of the pool
-  RowAt rows[S::kRows];
+  std::int32_t block[S::kStages][S::kKeys], start[S::kStages][S::kKeys];  // the lists' entries, of later tiles
+  typename Fn::Row rows[S::kRows];
   std::int32_t partial[S::kRows];  // of each row: its place among the partials, kWriteThrough, or kNoRow
   float shift[S::kWarps][32], sum[S::kWarps][32];  // of each warp's rows
   KeySource source;
-  alignas(16) Item items[2];  // this one and the next
+  Level level;  // the plan's first
+  alignas(16) Item items[2];  // this one and the next, by the parity of their indices
+  std::int32_t item, items_end;
   std::int32_t last[S::kRows];  // of each segment: the merge that it completes, or -1
   alignas(16) typename Fn::Tables tables;
 };

@@ -36,10 +36,7 @@ class Warp {
   ATTNGEN_DEVICE void start(std::int32_t kv_head) {
     kv_head_ = kv_head;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      rows_[i] = fn_.row(books_.rows[row(i)]);
-      state_[i] = {kLowest, 0.0f};
-    }
+    for (int i = 0; i < kRows; ++i) state_[i] = {kLowest, 0.0f};
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -66,8 +63,8 @@ class Warp {
     multiply_values(values, scores);
   }
 
-  // Leaves the rows, not normalised, in fp32 at `to`, and what normalises them in the books.
-  ATTNGEN_DEVICE void stage_out(char* to) {
+  // Leaves what normalises the rows in the books.
+  ATTNGEN_DEVICE void publish() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -75,10 +72,19 @@ class Warp {
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       if (lane % 4 == 0) {
-        books_.sum[warp][local_row(i)] = sum;
-        books_.shift[warp][local_row(i)] = shift(i);
+        books_.sum[warp][8 * i + lane / 4] = sum;
+        books_.shift[warp][8 * i + lane / 4] = shift(i);
       }
-      float* row = reinterpret_cast<float*>(to + local_row(i) * S::kOutPitch) + 2 * (lane % 4);
+    }
+  }
+
+  // Leaves rows 8 · part to 8 · part + 8, not normalised, in fp32 at `to`.
+  ATTNGEN_DEVICE void stage_out(int part, char* to) const {
+    const int lane = threadIdx.x % 32;
+    float* row = reinterpret_cast<float*>(to + lane / 4 * S::kOutPitch) + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (i != part) continue;
 #pragma unroll
       for (int n = 0; n < kBlocksV; ++n)
         *reinterpret_cast<float2*>(row + 8 * n) =
@@ -87,9 +93,7 @@ class Warp {
   }
 
  private:
-  ATTNGEN_DEVICE static int local_row(int i) { return i / 2 * 16 + i % 2 * 8 + threadIdx.x % 32 / 4; }
   ATTNGEN_DEVICE float shift(int i) const { return -state_[i].top * fn_.scale_log2; }
-  ATTNGEN_DEVICE int row(int i) const { return first_row_ + local_row(i); }
 
   ATTNGEN_DEVICE void load_query(int k, std::uint32_t (&a)[kM][4]) const {
     const int lane = threadIdx.x % 32;
@@ -157,38 +161,37 @@ class Warp {
     return fn_.template column<float, std::int32_t>(where);
   }
 
-  ATTNGEN_DEVICE static int place(int n, int j) { return 8 * n + 2 * (threadIdx.x % 4) + j; }
-
-  // `first` is the tile's first place in the books.
-  ATTNGEN_DEVICE void make_logits(float (&scores)[kM][kBlocks][4], int stage, int first) const {
+  // Calls visit(score, row, column) for every score; `first` is the tile's first place in the books.
+  template <class Visit>
+  ATTNGEN_DEVICE void each_score(float (&scores)[kM][kBlocks][4], int stage, int first, const Visit& visit) const {
 #pragma unroll
-    for (int n = 0; n < kBlocks; ++n)
+    for (int m = 0; m < kM; ++m) {
+      asm volatile("" ::: "memory");  // else columns stay in registers for the next rows
+      const int lane = ptx::thread() % 32;
+      const Row* own = books_.rows + first_row_ + 16 * m + lane / 4;
+      const Row rows[2] = {own[0], own[8]};
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const Column at = column(stage, first + place(n, j));
+      for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          float& score = scores[i / 2][n][i % 2 * 2 + j];
-          score = fn_.logits(score, rows_[i], at);
+        for (int j = 0; j < 2; ++j) {
+          const Column at = column(stage, first + 8 * n + 2 * (lane % 4) + j);
+          visit(scores[m][n][j], rows[0], at);
+          visit(scores[m][n][2 + j], rows[1], at);
         }
-      }
+    }
+  }
+
+  ATTNGEN_DEVICE void make_logits(float (&scores)[kM][kBlocks][4], int stage, int first) const {
+    each_score(scores, stage, first,
+               [&](float& score, const Row& row, const Column& at) { score = fn_.logits(score, row, at); });
   }
 
   ATTNGEN_DEVICE void hide(float (&logits)[kM][kBlocks][4], int stage, int first) const {
-    constexpr float kHidden = Fn::kSoftmax ? -__builtin_inff() : 0.0f;
-#pragma unroll
-    for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const Column at = column(stage, first + place(n, j));
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          bool visible = at.kv < rows_[i].kv_len;
-          if constexpr (Fn::kHasMask) visible &= fn_.template mask<float>(rows_[i], at);
-          float& logit = logits[i / 2][n][i % 2 * 2 + j];
-          logit = visible ? logit : kHidden;
-        }
-      }
+    each_score(logits, stage, first, [&](float& logit, const Row& row, const Column& at) {
+      bool visible = at.kv < row.kv_len;
+      if constexpr (Fn::kHasMask) visible &= fn_.template mask<float>(row, at);
+      logit = visible ? logit : Fn::kSoftmax ? -__builtin_inff() : 0.0f;
+    });
   }
 
   // The new maxima, and `out` and sums brought to them.
@@ -238,11 +241,12 @@ class Warp {
 
   // A hidden key's value_scale may be NaN; its weight is 0 all the same.
   ATTNGEN_DEVICE void scale_values(float (&weights)[kM][kBlocks][4], int stage, int first) const {
+    const int lane = ptx::thread() % 32;
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float scale = fn_.value_scale(column(stage, first + place(n, j)));
+        const float scale = fn_.value_scale(column(stage, first + 8 * n + 2 * (lane % 4) + j));
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
           float& weight = weights[i / 2][n][i % 2 * 2 + j];
@@ -259,7 +263,6 @@ class Warp {
   Books<S, Fn>& books_;
   int first_row_;
   std::int32_t kv_head_;
-  Row rows_[kRows];
   RowState state_[kRows];
   float out_[kM][kBlocksV][4];
   std::uint32_t query_[kHoldQuery ? kSteps : 1][kM][4];

@@ -28,37 +28,39 @@ struct SharedMemory {
   }
 };
 
-// Runs attend(item, level) for every item of this CTA's worker.  `attend` ends with every thread past its last use of
-// shared memory but the books' items.
+// Runs attend(item, level) for every item of this CTA's worker.  `attend` meets a barrier before its first wait for
+// copies, and leaves every thread past its last use of the tiles.
 template <class S, class Fn, class Attend>
 ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const Attend& attend) {
   const char* arena = reinterpret_cast<const char*>(params.plan);
   const auto& worker =
       reinterpret_cast<const Worker*>(arena + kWorkersAt)[params.first_worker + static_cast<int>(blockIdx.x)];
   const auto* levels = reinterpret_cast<const Level*>(arena + params.levels_at);
-  const Level first = levels[0];
-  const std::int32_t begin = worker.item_begin, end = worker.item_end;
-  if (begin == end) return;
-  const auto fetch = [&](int slot, const Item* item) {
+  if (worker.item_begin == worker.item_end) return;
+  const auto fetch = [&](std::int32_t index, const Item* item) {
     constexpr int kPieces = sizeof(Item) / 16;
-    if (threadIdx.x < kPieces)
-      ptx::copy_async<16>(ptx::shared_address(&books.items[slot]) + 16 * threadIdx.x,
+    if (ptx::thread() < kPieces)
+      ptx::copy_async<16>(ptx::shared_address(&books.items[index & 1]) + 16 * threadIdx.x,
                           reinterpret_cast<const uint4*>(item) + threadIdx.x, 16);
   };
-  fetch(0, &worker.first);
+  if (ptx::thread() == 0) {
+    books.level = levels[0];
+    books.item = worker.item_begin;
+    books.items_end = worker.item_end;
+  }
+  fetch(worker.item_begin, &worker.first);
   ptx::commit_copies();
   ptx::wait_copies<0>();
   __syncthreads();
-  for (std::int32_t i = begin; i < end; ++i) {
-    const int slot = (i - begin) & 1;
-    const Item& item = books.items[slot];
-    if (i + 1 < end)
-      fetch(slot ^ 1, reinterpret_cast<const Item*>(arena + params.plan->items_at) + i + 1);
-    Level level = first;  // a copy: choosing between addresses would put both in memory
-    if (item.level != 0) level = levels[item.level];
-    attend(item, level);
+  do {
+    const std::int32_t next = books.item + 1;
+    if (next < books.items_end) fetch(next, reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
+    const Item& item = books.items[books.item & 1];
+    attend(item, item.level == 0 ? books.level : levels[item.level]);
     __syncthreads();
-  }
+    if (ptx::thread() == 0) ++books.item;
+    __syncthreads();
+  } while (books.item < books.items_end);
 }
 
 // The functor of a launch, its tables filled; all threads.

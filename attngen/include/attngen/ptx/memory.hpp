@@ -7,6 +7,13 @@
 
 namespace attngen::ptx {
 
+// The thread's index, of which the compiler remembers nothing: tests of it are made anew, not kept in registers.
+ATTNGEN_DEVICE int thread() {
+  int index = threadIdx.x;
+  asm volatile("" : "+r"(index));
+  return index;
+}
+
 ATTNGEN_DEVICE std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -14,11 +21,12 @@ ATTNGEN_DEVICE std::uint32_t shared_address(const void* p) {
 // Copies `bytes` of kSize bytes from global memory and fills up with zeros; reads nothing where bytes is 0.
 template <int kSize>
 ATTNGEN_DEVICE void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes) {
-  static_assert(kSize == 8 || kSize == 16);
+  static_assert(kSize == 4 || kSize == 8 || kSize == 16);
   if constexpr (kSize == 16) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kSize), "r"(bytes)
+                 : "memory");
   }
 }
 
