@@ -46,10 +46,12 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
       __syncwarp();
       loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
-      const char* raw = shared + S::kKeysRing + stage * S::kStageBytes;
-      const char* keys = S::kNarrow ? shared + S::kOperands : raw;
-      self.visit(keys + slice * S::kPitch, keys + S::kKeys * S::kPitch + slice * S::kPitchV, stage, slice,
-                 is_full(item, key, S::kSlice));
+      const bool full = is_full(item, key, S::kSlice);
+      char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
+      char* values = keys + S::kKeys * S::kPitch;
+      const bool infinite = !full && converter.any_infinite(values);
+      self.visit(keys + slice * S::kPitch, values + slice * S::kPitchV, stage, slice, full, infinite,
+                 [&] { converter.silence(values); });
       __syncwarp();
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }

@@ -58,7 +58,8 @@ class KeyLoader {
       v = std::int64_t{block} * params_.v_strides.block + std::int64_t{offset} * params_.v_strides.token;
     }
     const unsigned present = __ballot_sync(0xffffffffu, exists);
-    if (present != 0) {
+    const bool read = S::kShared ? key_ - warp() * kSlice - lane() < from.end : present != 0;  // by any warp
+    if (read) {
       char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
       copy_rows<S::kHeadDim, S::kRawPitch>(from.k, k, present, keys);
       copy_rows<S::kHeadDimV, S::kRawPitchV>(from.v, v, present, keys + S::kKeys * S::kRawPitch);
@@ -112,6 +113,15 @@ class KeyLoader {
   std::int32_t key_;  // the lane's in the next tile
 };
 
+// Whether one row of values holds any infinity or NaN; all lanes of a warp.
+template <class S>
+ATTNGEN_DEVICE bool holds_infinite(const char* row) {
+  std::uint32_t sum = 0;
+  for (int pair = threadIdx.x % 32; pair < S::kDimV / 2; pair += 32)
+    sum = ptx::add_zero_times<typename S::Operand>(reinterpret_cast<const std::uint32_t*>(row)[pair], sum);
+  return __any_sync(0xffffffffu, (sum & 0x7fff7fffu) != 0);
+}
+
 // The warp's slice of a stage from pool elements to operands: widened, transformed by the variant, rounded.  Every lane
 // of the warp must have waited for its copies.
 template <class S, class Fn>
@@ -119,6 +129,36 @@ class Converter {
  public:
   ATTNGEN_DEVICE Converter(const Fn& fn, char* shared, Books<S, Fn>& books, float* room)
       : fn_(fn), shared_(shared), books_(books), room_(room) {}
+
+  // Whether the slice's values hold any infinity or NaN, which a weight of 0 would not silence.  Not for pools of 8-bit
+  // elements before they are converted.
+  ATTNGEN_DEVICE bool any_infinite(const char* values) const {
+    using Operand = typename S::Operand;
+    constexpr int kPieces = S::kDimV / 8, kSteps = S::kSlice * kPieces / 32;
+    static_assert(S::kSlice * kPieces % 32 == 0);
+    std::uint32_t sum = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int piece = step * 32 + ptx::thread() % 32, row = threadIdx.x / 32 * S::kSlice + piece / kPieces;
+      const uint4 x = *reinterpret_cast<const uint4*>(values + row * S::kPitchV + piece % kPieces * 16);
+      sum = ptx::add_zero_times<Operand>(
+          x.x, ptx::add_zero_times<Operand>(x.y, ptx::add_zero_times<Operand>(x.z, ptx::add_zero_times<Operand>(x.w, sum))));
+    }
+    return __any_sync(0xffffffffu, (sum & 0x7fff7fffu) != 0);
+  }
+
+  // Rows of the slice with any infinity or NaN become zeros.
+  ATTNGEN_DEVICE void silence(char* values) const {
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < S::kSlice; ++i) {
+      char* row = values + (threadIdx.x / 32 * S::kSlice + i) * S::kPitchV;
+      if (!holds_infinite<S>(row)) continue;
+      for (int piece = threadIdx.x % 32; piece < S::kDimV / 8; piece += 32)
+        reinterpret_cast<uint4*>(row)[piece] = make_uint4(0, 0, 0, 0);
+    }
+    __syncwarp();
+  }
 
   ATTNGEN_DEVICE void convert(int stage, std::int32_t kv_head) const {
     char* raw = shared_ + S::kKeysRing + stage * S::kStageBytes;

@@ -45,11 +45,16 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
       __syncwarp();
       if constexpr (S::kNarrow) __syncthreads();  // the operands of the tile before have been read
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
-      __syncthreads();
+      const bool full = is_full(item, key, S::kKeys);
+      char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
+      char* values = keys + S::kKeys * S::kPitch;
+      const bool infinite = __syncthreads_or(!full && converter.any_infinite(values));
       if constexpr (S::kStages > 1) loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
-      const char* raw = shared + S::kKeysRing + stage * S::kStageBytes;
-      const char* keys = S::kNarrow ? shared + S::kOperands : raw;
-      self.visit(keys, keys + S::kKeys * S::kPitch, stage, 0, is_full(item, key, S::kKeys));
+      self.visit(keys, values, stage, 0, full, infinite, [&] {
+        __syncthreads();
+        converter.silence(values);
+        __syncthreads();
+      });
       if constexpr (S::kStages == 1) {
         __syncthreads();
         loader.issue(0);

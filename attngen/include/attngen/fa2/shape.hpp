@@ -17,6 +17,9 @@ struct Shape : Traits {
   static constexpr int kThreads = 32 * Traits::kWarps;
   static constexpr int kAhead = Traits::kStages > 1 ? Traits::kStages - 1 : 1;  // tiles under way
 
+  // Whether all warps read all keys of a tile: those of prefill do.
+  static constexpr bool kShared = Traits::kRows > 32;
+
   // Keys that one warp loads, and transforms where there is something to transform.
   static constexpr int kSlice = Traits::kKeys / Traits::kWarps;
   static_assert(Traits::kKeys % Traits::kWarps == 0 && kSlice <= 32);

@@ -50,7 +50,11 @@ class Warp {
   }
 
   // `keys` and `values` are the first of kN rows of operands, `column` the first one's place in the stage's books.
-  ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full) {
+  // With `infinite` some value may be infinite or NaN: it reaches the rows that see its key, and silence() is called to
+  // take it from the tile before the others multiply by it.
+  template <class Silence>
+  ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full, bool infinite,
+                            const Silence& silence) {
     float scores[kM][kBlocks][4];
     multiply_keys(keys, scores);
     make_logits(scores, stage, column);
@@ -60,6 +64,10 @@ class Warp {
       exponentiate(scores);
     }
     if constexpr (Fn::kHasValueScale) scale_values(scores, stage, column);
+    if (infinite) {
+      add_infinite(values, scores);
+      silence();
+    }
     multiply_values(values, scores);
   }
 
@@ -152,6 +160,36 @@ class Warp {
           ptx::multiply_add<Operand>(out_[m][n + 1], a[m], b[2], b[3]);
         }
       }
+    }
+  }
+
+  // Adds weight · value for the keys with infinite values, and rows that give them any weight.
+  ATTNGEN_DEVICE void add_infinite(const char* values, const float (&weights)[kM][kBlocks][4]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int key = 0; key < kN; ++key) {
+      const char* row = values + key * S::kPitchV;
+      if (!holds_infinite<S>(row)) continue;
+      float weight[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        float own = 0.0f;
+#pragma unroll
+        for (int place = 0; place < kN / 4; ++place) {
+          const float mine = weights[i / 2][place / 2][i % 2 * 2 + place % 2];
+          if (ptx::opaque(place) == key / 8 * 2 + key % 2) own = mine;
+        }
+        weight[i] = __shfl_sync(0xffffffffu, own, lane / 4 * 4 + key % 8 / 2);
+      }
+#pragma unroll
+      for (int n = 0; n < kBlocksV; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const float value = to_float(reinterpret_cast<const Operand*>(row)[8 * n + 2 * (lane % 4) + j]);
+#pragma unroll
+          for (int i = 0; i < kRows; ++i)
+            if (weight[i] != 0.0f) out_[i / 2][n][i % 2 * 2 + j] += weight[i] * value;
+        }
     }
   }
 

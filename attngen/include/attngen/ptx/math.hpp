@@ -34,6 +34,18 @@ ATTNGEN_DEVICE std::uint32_t pack(float low, float high) {
   return both;
 }
 
+// sum + 0 · x of two values each: NaN from the first infinity or NaN on.
+template <class T>
+ATTNGEN_DEVICE std::uint32_t add_zero_times(std::uint32_t x, std::uint32_t sum) {
+  std::uint32_t result;
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(0), "r"(sum));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(0), "r"(sum));
+  }
+  return result;
+}
+
 // 2^x to 2 ulp; subnormal results become 0.
 ATTNGEN_DEVICE float exp2(float x) {
   float y;

@@ -7,12 +7,14 @@
 
 namespace attngen::ptx {
 
-// The thread's index, of which the compiler remembers nothing: tests of it are made anew, not kept in registers.
-ATTNGEN_DEVICE int thread() {
-  int index = threadIdx.x;
-  asm volatile("" : "+r"(index));
-  return index;
+// A number of which the compiler knows nothing.
+ATTNGEN_DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
 }
+
+// The thread's index; tests of it are made anew each time, not kept in registers.
+ATTNGEN_DEVICE int thread() { return opaque(threadIdx.x); }
 
 ATTNGEN_DEVICE std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
