@@ -25,7 +25,7 @@ namespace detail {
 template <class T>
 ATTNGEN_FN T read(const void* from) {
   T bits;
-  memcpy(&bits, from, sizeof(bits));
+  memcpy(&bits, __builtin_assume_aligned(from, alignof(T)), sizeof(bits));
   return bits;
 }
 

@@ -134,12 +134,13 @@ class Converter {
   // elements before they are converted.
   ATTNGEN_DEVICE bool any_infinite(const char* values) const {
     using Operand = typename S::Operand;
-    constexpr int kPieces = S::kDimV / 8, kSteps = S::kSlice * kPieces / 32;
-    static_assert(S::kSlice * kPieces % 32 == 0);
+    constexpr int kPieces = S::kDimV / 8;
     std::uint32_t sum = 0;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int piece = step * 32 + ptx::thread() % 32, row = threadIdx.x / 32 * S::kSlice + piece / kPieces;
+    for (int first = 0; first < S::kSlice * kPieces; first += 32) {
+      const int piece = first + ptx::thread() % 32;
+      if (S::kSlice * kPieces % 32 != 0 && piece >= S::kSlice * kPieces) continue;
+      const int row = threadIdx.x / 32 * S::kSlice + piece / kPieces;
       const uint4 x = *reinterpret_cast<const uint4*>(values + row * S::kPitchV + piece % kPieces * 16);
       sum = ptx::add_zero_times<Operand>(
           x.x, ptx::add_zero_times<Operand>(x.y, ptx::add_zero_times<Operand>(x.z, ptx::add_zero_times<Operand>(x.w, sum))));

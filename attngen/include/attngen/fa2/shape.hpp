@@ -52,7 +52,7 @@ struct KeySource {
 // What lies behind the tiles: whatever outlives a step, since registers are short.
 template <class S, class Fn>
 struct Books {
-  std::int32_t kv[S::kStages][S::kKeys];    // logical positions; the largest integer behind the last key
+  std::int32_t kv[S::kStages][S::kKeys];    // logical positions, kNoKey behind the last key
   std::int32_t slot[S::kStages][S::kKeys];  // rows of the pool
   std::int32_t block[S::kStages][S::kKeys], start[S::kStages][S::kKeys];  // the lists' entries, of later tiles
   typename Fn::Row rows[S::kRows];
@@ -67,6 +67,6 @@ struct Books {
 };
 
 inline constexpr std::int32_t kNoRow = -2;
-inline constexpr std::int32_t kNoKey = 0x7fffffff;
+inline constexpr std::int32_t kNoKey = 1 << 29;  // behind every key, and a position that hooks may compute with
 
 }  // namespace attngen::fa2
