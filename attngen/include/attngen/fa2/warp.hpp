@@ -101,7 +101,8 @@ class Warp {
   }
 
  private:
-  ATTNGEN_DEVICE float shift(int i) const { return -state_[i].top * fn_.scale_log2; }
+  // Rounded by itself: fused into a subtraction it would differ from the shift that the weights were made with.
+  ATTNGEN_DEVICE float shift(int i) const { return __fmul_rn(-state_[i].top, fn_.scale_log2); }
 
   ATTNGEN_DEVICE void load_query(int k, std::uint32_t (&a)[kM][4]) const {
     const int lane = threadIdx.x % 32;
