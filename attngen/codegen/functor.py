@@ -63,7 +63,7 @@ def functor_name(variant: Variant) -> str:
 class Functor:
     """A functor's struct, its header's text, its argument words, and what its vector stages read besides their lanes.
 
-    `tables` counts lane tables, `row_values` what is hoisted to rows; `lane_at` says that some stage reads lanes by index.
+    `tables` counts lane tables, `row_values` what is hoisted to rows; `lane_at` says that a stage reads lanes by index.
     """
 
     name: str

@@ -109,15 +109,15 @@ def scatter(layout: Layout, k_pool: torch.Tensor, v_pool: Any, k: Any, v: Any, s
     size = pools[0].shape[1]
     inside = (slots >= 0) & (slots < pools[0].shape[0] * size)
     # Tokens that are left out write once more what another writes or, where all are left out, what is there already:
-    # nothing on the host depends on which they are, so a graph can hold this.
-    some = inside.to(torch.int32).argmax()
-    target = torch.where(inside, slots, slots[some]).clamp(0, pools[0].shape[0] * size - 1).long()
+    # nothing on the host depends on which they are, so a graph can hold this.  (x[some] would wait for its number.)
+    some = inside.to(torch.int32).argmax(dim=0, keepdim=True)
+    target = torch.where(inside, slots, slots.index_select(0, some)).clamp(0, pools[0].shape[0] * size - 1).long()
     block, offset = target // size, target % size
     for pool, new in zip(pools, (k, v), strict=True):
         bits = pool.view(_BITS[pool.element_size()])
         fresh = _rounded(new, pool.dtype).contiguous().view(bits.dtype)
-        fresh = torch.where(inside[:, None, None], fresh, fresh[some][None])
-        fresh = torch.where(inside[some], fresh, bits[block, offset])
+        fresh = torch.where(inside[:, None, None], fresh, fresh.index_select(0, some))
+        fresh = torch.where(inside.index_select(0, some), fresh, bits[block, offset])
         bits[block, offset] = fresh
 
 

@@ -376,12 +376,18 @@ def test_the_number_of_workers_is_a_kernels(fake: Fake, tmp_path: Path) -> None:
     ],
 )
 def test_kernels_by_the_limits(q_len: int, group: int, rows: tuple[int, ...]) -> None:
-    assert tile_rows(attngen.Limits(batch=2, q_tokens=2000, q_len=q_len, kv_tokens=1), group) == rows
+    assert tile_rows(attngen.Limits(batch=2, q_tokens=2000, q_len=q_len, kv_tokens=1), group, 128) == rows
+
+
+def test_wide_values_have_one_decode_tile() -> None:
+    limits = attngen.Limits(batch=2, q_tokens=2, q_len=1, kv_tokens=1)
+    assert tile_rows(limits, 17, 192) == (32,)
+    assert tile_rows(limits, 17, 256) == (64,)
 
 
 def test_levels_count_as_rows_of_a_request() -> None:
     limits = attngen.Limits(batch=64, q_tokens=64, q_len=1, kv_tokens=1, levels=2, level_rows=64)
-    assert tile_rows(limits, 4) == (16, 128)
+    assert tile_rows(limits, 4, 128) == (16, 128)
 
 
 def test_targets_are_those_of_the_compiler() -> None:

@@ -34,7 +34,6 @@ struct Qwen3FusedFunctor {
   float theta_;
   Tensor<float, 1> qw_;
   Tensor<float, 1> kw_;
-  float launch0;
   const Tables* tables = nullptr;
 
   struct Row : RowAt {
@@ -50,20 +49,17 @@ struct Qwen3FusedFunctor {
       : theta_(scalar<float>(args + 0)),
         qw_(args + 2),
         kw_(args + 5) {
-#line 8 "qwen3.attn"
-    launch0 = math::log2(theta_);
-#line 56 "functor.hpp"
   }
 
   ATTNGEN_FN void fill(Tables& into, std::int32_t first, std::int32_t step) const {
     for (std::int32_t d = first; d < 128; d += step) {
 #line 8 "qwen3.attn"
-      into.lane0[d] = math::exp2(-2.0f * math::to_f32(math::floor_mod(d, 64)) * 0.0078125f * launch0);
+      into.lane0[d] = math::pow(theta_, -2.0f * math::to_f32(math::floor_mod(d, 64)) * 0.0078125f);
 #line 10 "qwen3.attn"
       into.lane1[d] = qw_.load(d);
       into.lane2[d] = kw_.load(d);
     }
-#line 67 "functor.hpp"
+#line 63 "functor.hpp"
   }
 
   ATTNGEN_FN void derive(Tables& into, std::int32_t first, std::int32_t step) const {
@@ -79,7 +75,7 @@ struct Qwen3FusedFunctor {
     Row row{at};
 #line 9 "qwen3.attn"
     row.row0 = math::to_f32(row.pos);
-#line 83 "functor.hpp"
+#line 79 "functor.hpp"
     return row;
   }
 
@@ -88,7 +84,7 @@ struct Qwen3FusedFunctor {
     Column<F, I> column{at};
 #line 9 "qwen3.attn"
     column.column0 = math::to_f32(column.kv);
-#line 92 "functor.hpp"
+#line 88 "functor.hpp"
     return column;
   }
 
@@ -101,7 +97,7 @@ struct Qwen3FusedFunctor {
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 3 "<prelude>/masks.attn"
     return column.kv <= row.pos;
-#line 105 "functor.hpp"
+#line 101 "functor.hpp"
   }
 
   template <class Lanes>
@@ -125,7 +121,7 @@ struct Qwen3FusedFunctor {
       const auto t2 = row.row0 * lane.table(tables->lane0);
       return x * math::cos(t2) + select(lane.d() < 64, -t, t) * math::sin(t2);
     });
-#line 129 "functor.hpp"
+#line 125 "functor.hpp"
   }
 
   template <class Lanes>
@@ -150,7 +146,7 @@ struct Qwen3FusedFunctor {
 #line 11 "qwen3.attn"
       return x * math::cos(t2) + select(lane.d() < 64, -t, t) * math::sin(t2);
     });
-#line 154 "functor.hpp"
+#line 150 "functor.hpp"
   }
 };
 
