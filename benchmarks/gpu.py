@@ -60,7 +60,7 @@ def measure(case: Case, batch: Batch, timer: Any, options: argparse.Namespace) -
     """A row a candidate; one that fails has an `error` and the others still count."""
     rows: dict[str, Row] = {}
     replays: dict[str, Callable[[], object]] = {}
-    kept = []  # an Attention must outlive its graph
+    kept = []  # an Attention and its tensors must outlive their graph
     for name, make in candidates(case, batch, options).items():
         rows[name] = {"case": case.name, "name": name}
         try:
@@ -71,7 +71,7 @@ def measure(case: Case, batch: Batch, timer: Any, options: argparse.Namespace) -
             rows[name] |= {"first_s": round(time.perf_counter() - start, 2), "relerr": _rounded(error(batch, out))}
             rows[name] |= describe(made)
             replays[name] = timer.capture(call)
-            kept.append(made)
+            kept.append((made, call))
         except Exception as fault:
             rows[name]["error"] = f"{type(fault).__name__}: {fault}"[:400]
     times: dict[str, list[float]] = {name: [] for name in replays}
