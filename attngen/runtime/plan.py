@@ -234,6 +234,12 @@ class Item:
     segment_begin: int
     segment_count: int
     request: int
+    q_begin: int
+    q_len: int
+    kv_len: int
+    partial: int
+    merge: int
+    arrivals: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +265,8 @@ class Merge:
 
 
 _HEADER: Final = "<14i12q"
-_ITEM: Final = "q12i8x"
-_WORKER: Final = f"<2i56x{_ITEM}"
+_ITEM: Final = "q18i"
+_WORKER: Final = f"<2i40x{_ITEM}"
 _NUM_ROWS_AT: Final = struct.calcsize("<3i")  # of PlanHeader::num_rows
 
 

@@ -169,6 +169,12 @@ def check_plan(plan: Plan, config: PlanConfig, batch: Batch, allowed: Allowed, s
         for offset in range(item.packed_count):
             visits[global_row(plan, item, offset, group), item.kv_head].extend(marked)
     requests = plan.ints(header.row_request_at, header.num_rows)
+    for item in plan.items:
+        rows = [global_row(plan, item, offset, group) // group for offset in range(item.packed_count)]
+        assert item.request == requests[rows[0]]
+        assert (item.q_len, item.kv_len) == (batch.q_len[item.request], batch.kv_len[item.request])
+        several = plan.levels[item.level].tokens != 0 or len({requests[row] for row in rows}) > 1
+        assert item.q_begin == (-1 if several else plan.qo_indptr[item.request])
     for b, (q_len, kv_len) in enumerate(zip(batch.q_len, batch.kv_len, strict=True)):
         for q in range(q_len):
             row = plan.qo_indptr[b] + q
@@ -212,6 +218,9 @@ def check_partials(plan: Plan, config: PlanConfig) -> None:
     named: set[int] = set()
     for item in plan.items:
         offset = 0
+        first = plan.segments[item.segment_begin]
+        assert (item.partial, item.merge) == (first.partial, first.merge)
+        assert item.arrivals == (plan.merges[item.merge].arrivals if item.merge >= 0 else 0)
         for index in range(item.segment_begin, item.segment_begin + item.segment_count):
             assert index not in named
             named.add(index)

@@ -11,7 +11,7 @@
 
 namespace attngen {
 
-inline constexpr std::int32_t kWorkVersion = 2;
+inline constexpr std::int32_t kWorkVersion = 3;
 inline constexpr std::int32_t kWriteThrough = -1;
 
 // What lies at fixed places, so that a kernel needs no header to find its first item:
@@ -31,7 +31,7 @@ struct Level {
   std::int32_t reserved;
 };
 
-// 64 bytes.
+// 80 bytes.
 struct Item {
   std::int64_t list;            // first block of the key list
   std::int32_t level;
@@ -45,14 +45,17 @@ struct Item {
   std::int32_t full_to;
   std::int32_t segment_begin;   // its rows by merge
   std::int32_t segment_count;
-  std::int32_t request;         // of the first row, for reports
-  std::int32_t reserved[2];
+  std::int32_t request;         // of the first row
+  std::int32_t q_begin;         // qo_indptr[request], or -1 where rows belong to several requests
+  std::int32_t q_len, kv_len;   // of the request
+  std::int32_t partial, merge;  // of the first segment
+  std::int32_t arrivals;        // of that merge
 };
 
 // 128 bytes: the worker's range of items, and the first of them at hand.
 struct Worker {
   std::int32_t item_begin, item_end;
-  std::int64_t reserved[7];
+  std::int64_t reserved[5];
   Item first;                   // items[item_begin], where there is one
 };
 

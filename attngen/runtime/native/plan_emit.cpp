@@ -142,23 +142,28 @@ void Planner::write_worker(const Schedule& schedule, std::int32_t local, const C
     write_item(pieces_[i], first_segment + segment, own, &items[n]);
     for (std::int32_t s = 0; s < own; ++s) {
       Segment copy = segments_[static_cast<std::size_t>(piece_segments_[i] + s)];
+      if (s == 0 && copy.merge >= 0)
+        items[n].arrivals = merges_[schedule.merge_begin + static_cast<std::size_t>(copy.merge)].arrivals;
       if (copy.merge >= 0) copy.partial += done.partial_row, copy.merge += done.merge;
+      if (s == 0) items[n].partial = copy.partial, items[n].merge = copy.merge;
       segments[segment++] = copy;
     }
   }
+  const auto move = [](auto& record, std::int32_t by_rows, std::int32_t by_merges) {
+    if (record.merge >= 0) record.partial += by_rows, record.merge += by_merges;
+  };
   for (std::int32_t g = 0; g < groups; ++g) {
     Item* own = items + g * count;
     for (std::int32_t n = 0; g > 0 && n < count; ++n) {
       own[n] = items[n];
-      own[n].kv_head = items[n].kv_head + g * heads;
-      own[n].segment_begin = items[n].segment_begin + g * segment_count;
+      own[n].kv_head += g * heads;
+      own[n].segment_begin += g * segment_count;
+      move(own[n], g * rows, g * merges);
     }
     for (std::int32_t n = 0; g > 0 && n < segment_count; ++n) {
-      const bool through = segments[n].merge < 0;
       Segment& copy = segments[g * segment_count + n];
       copy = segments[n];
-      copy.partial = segments[n].partial + (through ? 0 : g * rows);
-      copy.merge = segments[n].merge + (through ? 0 : g * merges);
+      move(copy, g * rows, g * merges);
     }
     workers[g].item_begin = first_item + g * count;
     workers[g].item_end = first_item + (g + 1) * count;
@@ -181,6 +186,16 @@ void Planner::write_item(const Piece& piece, std::int32_t segment_begin, std::in
   item->segment_begin = segment_begin;
   item->segment_count = segment_count;
   item->request = task.request;
+  const std::int32_t first = task.packed_begin / config_.group;
+  const std::int32_t last = (task.packed_begin + task.packed_count - 1) / config_.group;
+  const bool alone = tokens_[static_cast<std::size_t>(task.level)] == nullptr &&
+                     row_request_[first] == row_request_[last];  // which ascend
+  item->q_begin = alone ? qo_[task.request] : -1;
+  item->q_len = qo_[task.request + 1] - qo_[task.request];
+  item->kv_len = kv_len_[task.request];
+  item->partial = kWriteThrough;
+  item->merge = -1;
+  item->arrivals = 0;
 }
 
 void Planner::write_merges(const Schedule& schedule, const Cursor& done) {

@@ -178,7 +178,7 @@ void Planner::read(const Input& input) {
 
 // The fixed part of the arena: the header, worker records, levels and scalars.
 void Planner::lay_out(const Input& input) {
-  static_assert(sizeof(PlanHeader) <= kWorkersAt && sizeof(Worker) == 128 && sizeof(Item) == 64);
+  static_assert(sizeof(PlanHeader) <= kWorkersAt && sizeof(Worker) == 128 && sizeof(Item) == 80);
   allocate(kWorkersAt);
   auto* header = at<PlanHeader>(0);
   *header = PlanHeader{};  // version 0: no plan, until this one is whole

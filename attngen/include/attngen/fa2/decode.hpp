@@ -24,7 +24,7 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
   char* shared = dynamic_shared;
   Books<S, Fn>& books = Memory::books();
   const Fn fn = make_functor<S, Fn>(launch, books);
-  const int warp = threadIdx.x / 32, slice = warp * S::kSlice;
+  const int warp = ptx::warp(), slice = warp * S::kSlice;
   KeyLoader<S, Fn> loader(params, shared, books);
   const Converter<S, Fn> converter(fn, shared, books, Memory::room());
   const RowLoader<S, Fn> rows(params, fn, shared, books, Memory::room());
@@ -32,11 +32,15 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
   Warp<S, Fn, S::kM, S::kSlice> self(fn, shared, books, 0);
 
   each_item<S, Fn>(params, books, [&](const Item& item, const Level& level) {
-    loader.start(item, level);
-    rows.describe(item, level);
-    __syncthreads();
     constexpr int kOwn = S::kRows / S::kWarps;
-    rows.load(warp * kOwn, warp * kOwn + kOwn);
+    loader.start(item, level);
+    rows.template describe<kOwn>(item, level, warp * kOwn);
+    __syncwarp();
+    rows.template copy<kOwn>(warp * kOwn);
+    ptx::commit_copies();
+    loader.begin();
+    ptx::wait_copies<S::kAhead>();
+    rows.template transform<kOwn>(warp * kOwn);
     __syncthreads();
     self.start(item.kv_head);
     int stage = 0;

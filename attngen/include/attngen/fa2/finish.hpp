@@ -40,16 +40,15 @@ class Finish {
   // Counts the item's segments in and merges those that are complete; all threads of the CTA.  The counters are left at
   // 0 for the next launch.
   ATTNGEN_DEVICE void arrive(const Item& item) const {
+    const bool single = item.segment_count == 1;
+    if (single && item.merge < 0) return;
     const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
+    const Merge* merges = plan_.at<Merge>(plan_.plan_->merges_at);
     __threadfence();
     __syncthreads();
-    const Merge* merges = plan_.at<Merge>(plan_.plan_->merges_at);
-    for (int s = threadIdx.x; s < item.segment_count; s += S::kThreads) {
-      const std::int32_t merge = segments[s].merge;
-      books_.last[s] = -1;
-      if (merge < 0) continue;
-      const unsigned others = merges[merge].arrivals - 1;
-      if (atomicInc(params_.arrived + merge, others) == others) books_.last[s] = merge;
+    for (int s = ptx::thread(); s < item.segment_count; s += S::kThreads) {
+      const std::int32_t merge = single ? item.merge : segments[s].merge;
+      books_.last[s] = merge >= 0 && is_last(merge, single ? item.arrivals : merges[merge].arrivals) ? merge : -1;
     }
     __threadfence();
     __syncthreads();
@@ -58,6 +57,11 @@ class Finish {
   }
 
  private:
+  ATTNGEN_DEVICE bool is_last(std::int32_t merge, std::int32_t arrivals) const {
+    const unsigned others = arrivals - 1;
+    return atomicInc(params_.arrived + merge, others) == others;
+  }
+
   // The copies brought to one reference and added, in the order of the warps.
   template <int kCopies, int kCopyRows>
   ATTNGEN_DEVICE void join(const char* staged, int warp, int row, Values& out, float& sum, float& shift) const {
@@ -127,7 +131,7 @@ class Finish {
     constexpr int kAtOnce = S::kWarps * L::kRows;
     const std::int32_t* parts = plan_.at<std::int32_t>(plan_.plan_->parts_at) + merge.part_begin;
 #pragma unroll 1
-    for (int first = threadIdx.x / 32 * L::kRows; first < merge.packed_count; first += kAtOnce) {
+    for (int first = ptx::warp() * L::kRows; first < merge.packed_count; first += kAtOnce) {
       const int i = first + L::row() < merge.packed_count ? first + L::row() : first;
       Values out;
       const double lse = merge_row(parts, merge.part_count, i, out);

@@ -11,13 +11,13 @@ template <class S, class Fn>
 class KeyLoader {
   using Pool = typename S::Pool;
   static constexpr int kSlice = S::kSlice;
+  static constexpr unsigned kAll = kSlice == 32 ? ~0u : (1u << kSlice) - 1;
 
  public:
   ATTNGEN_DEVICE KeyLoader(const Params& params, char* shared, Books<S, Fn>& books)
       : params_(params), shared_(shared), books_(books) {}
 
-  // Copies the item's first tiles into the first stages; all threads, those of other warps may still be behind the item
-  // before.
+  // Has the list's entries of the item's first tiles copied, one group of copies; all threads.
   ATTNGEN_DEVICE void start(const Item& item, const Level& level) {
     const char* arena = reinterpret_cast<const char*>(params_.plan);
     const auto list = [&](std::int64_t at) {
@@ -33,11 +33,15 @@ class KeyLoader {
                   (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1,
                   item.kv_end};
     __syncthreads();
-    key_ = item.kv_begin + warp() * kSlice + lane();
+    key_ = item.kv_begin + ptx::warp() * kSlice + ptx::lane();
 #pragma unroll
     for (int stage = 0; stage < S::kAhead; ++stage) find(stage, key_ + stage * S::kKeys);
     ptx::commit_copies();
-    ptx::wait_copies<0>();
+  }
+
+  // Copies the first tiles into the first stages; a single group has been committed since start().
+  ATTNGEN_DEVICE void begin() {
+    ptx::wait_copies<1>();
 #pragma unroll
     for (int stage = 0; stage < S::kAhead; ++stage) issue(stage);
   }
@@ -45,24 +49,28 @@ class KeyLoader {
   // Copies the next tile into a stage and commits one group, also behind the last tile.
   ATTNGEN_DEVICE void issue(int stage) {
     const KeySource& from = source();
-    const bool exists = lane() < kSlice && key_ < from.end;
-    std::int64_t k = 0, v = 0;
-    if (lane() < kSlice) {
-      const int place = warp() * kSlice + lane();
+    const bool exists = ptx::lane() < kSlice && key_ < from.end;
+    __syncwarp();
+    if (ptx::lane() < kSlice) {
+      const int place = ptx::warp() * kSlice + ptx::lane();
       const std::int32_t entry = entry_of(key_), offset = key_ - entry * from.block_size;
       const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
       const std::int32_t position = from.positions ? books_.start[stage][place] + offset : key_;
       books_.kv[stage][place] = exists ? position : kNoKey;
       if constexpr (Fn::kReadsSlot) books_.slot[stage][place] = block * from.block_size + offset;
-      k = std::int64_t{block} * params_.k_strides.block + std::int64_t{offset} * params_.k_strides.token;
-      v = std::int64_t{block} * params_.v_strides.block + std::int64_t{offset} * params_.v_strides.token;
+      const auto at = [&](const Strides& strides) {
+        const std::int64_t elements = std::int64_t{block} * strides.block + std::int64_t{offset} * strides.token;
+        return exists ? elements * static_cast<std::int64_t>(sizeof(Pool)) : 0;
+      };
+      books_.places[place] = {from.k + at(params_.k_strides), from.v + at(params_.v_strides)};
     }
     const unsigned present = __ballot_sync(0xffffffffu, exists);
-    const bool read = S::kShared ? key_ - warp() * kSlice - lane() < from.end : present != 0;  // by any warp
-    if (read) {
-      char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
-      copy_rows<S::kHeadDim, S::kRawPitch>(from.k, k, present, keys);
-      copy_rows<S::kHeadDimV, S::kRawPitchV>(from.v, v, present, keys + S::kKeys * S::kRawPitch);
+    const bool read = S::kShared ? key_ - ptx::warp() * kSlice - ptx::lane() < from.end : present != 0;  // by any warp
+    __syncwarp();
+    if (present == kAll) {
+      copy_tile<true>(stage, present);
+    } else if (read) {
+      copy_tile<false>(stage, present);
     }
     find((stage + S::kAhead) % S::kStages, key_ + S::kAhead * S::kKeys);
     ptx::commit_copies();
@@ -71,8 +79,6 @@ class KeyLoader {
 
  private:
   ATTNGEN_DEVICE KeySource& source() const { return books_.source; }
-  ATTNGEN_DEVICE static int warp() { return ptx::thread() / 32; }
-  ATTNGEN_DEVICE static int lane() { return ptx::thread() % 32; }
 
   ATTNGEN_DEVICE std::int32_t entry_of(std::int32_t key) const {
     return source().shift >= 0 ? key >> source().shift : key / source().block_size;
@@ -81,29 +87,43 @@ class KeyLoader {
   // Has this lane's entry of the lists copied for a later tile.
   ATTNGEN_DEVICE void find(int stage, std::int32_t key) const {
     const KeySource& from = source();
-    if (lane() >= kSlice || key >= from.end) return;
-    const int place = warp() * kSlice + lane();
+    if (ptx::lane() >= kSlice || key >= from.end) return;
+    const int place = ptx::warp() * kSlice + ptx::lane();
     const std::int32_t entry = entry_of(key);
     if (from.indices) ptx::copy_async<4>(ptx::shared_address(&books_.block[stage][place]), from.indices + entry, 4);
     if (from.positions) ptx::copy_async<4>(ptx::shared_address(&books_.start[stage][place]), from.positions + entry, 4);
   }
 
+  template <bool kFull>
+  ATTNGEN_DEVICE void copy_tile(int stage, unsigned present) const {
+    char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
+    copy_rows<S::kHeadDim, S::kRawPitch, kFull>(&KeyPlace::k, present, keys);
+    copy_rows<S::kHeadDimV, S::kRawPitchV, kFull>(&KeyPlace::v, present, keys + S::kKeys * S::kRawPitch);
+  }
+
   // Rows of the slice, the head dimension padded with zeros; rows that don't exist are zeros all through.
-  template <int kCount, int kPitch>
-  ATTNGEN_DEVICE void copy_rows(const char* pool, std::int64_t offset, unsigned present, char* to) const {
+  template <int kCount, int kPitch, bool kFull>
+  ATTNGEN_DEVICE void copy_rows(const char* KeyPlace::*half, unsigned present, char* to) const {
     constexpr int kBytes = kCount * sizeof(Pool), kPiece = kBytes % 16 == 0 ? 16 : 8;
     constexpr int kPieces = round_up(kCount, 16) * sizeof(Pool) / kPiece;
     constexpr int kSteps = (kSlice * kPieces + 31) / 32;
-    const std::uint32_t base = ptx::shared_address(to) + warp() * kSlice * kPitch;
+    // Written so that nothing but the step changes where the pieces of a row divide 32.
+    constexpr bool kEven = 32 % kPieces == 0;
+    const int lane = ptx::lane(), first = ptx::warp() * kSlice;
+    const std::uint32_t base = ptx::shared_address(to) + first * kPitch;
+    const auto row_of = [&](int step) {
+      return kEven ? lane / kPieces + step * (32 / kPieces) : (step * 32 + lane) / kPieces;
+    };
+    const auto byte_of = [&](int step) { return (kEven ? lane : step * 32 + lane) % kPieces * kPiece; };
+    const char* from[kSteps];  // all read before the first copy, which would wait for each
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) from[step] = books_.places[first + row_of(step) % kSlice].*half;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const int piece = step * 32 + threadIdx.x % 32;
-      const int row = piece / kPieces, at = piece % kPieces * kPiece;
-      const std::int64_t from = __shfl_sync(0xffffffffu, offset, row & 31);
-      const bool real = (present >> (row & 31) & 1) && at < kBytes;
-      if (kSlice * kPieces % 32 == 0 || row < kSlice)
-        ptx::copy_async<kPiece>(base + row * kPitch + at, real ? pool + from * sizeof(Pool) + at : pool,
-                                real ? kPiece : 0);
+      const int row = row_of(step), at = byte_of(step);
+      if (kSlice * kPieces % 32 != 0 && row >= kSlice) continue;
+      const bool inside = kBytes == kPieces * kPiece || at < kBytes, real = inside && (kFull || (present >> row & 1));
+      ptx::copy_async<kPiece>(base + row * kPitch + at, from[step] + (inside ? at : 0), real ? kPiece : 0);
     }
   }
 
@@ -117,7 +137,7 @@ class KeyLoader {
 template <class S>
 ATTNGEN_DEVICE bool holds_infinite(const char* row) {
   std::uint32_t sum = 0;
-  for (int pair = threadIdx.x % 32; pair < S::kDimV / 2; pair += 32)
+  for (int pair = ptx::lane(); pair < S::kDimV / 2; pair += 32)
     sum = ptx::add_zero_times<typename S::Operand>(reinterpret_cast<const std::uint32_t*>(row)[pair], sum);
   return __any_sync(0xffffffffu, (sum & 0x7fff7fffu) != 0);
 }
@@ -138,9 +158,9 @@ class Converter {
     std::uint32_t sum = 0;
 #pragma unroll
     for (int first = 0; first < S::kSlice * kPieces; first += 32) {
-      const int piece = first + ptx::thread() % 32;
+      const int piece = first + ptx::lane();
       if (S::kSlice * kPieces % 32 != 0 && piece >= S::kSlice * kPieces) continue;
-      const int row = threadIdx.x / 32 * S::kSlice + piece / kPieces;
+      const int row = ptx::warp() * S::kSlice + piece / kPieces;
       const uint4 x = *reinterpret_cast<const uint4*>(values + row * S::kPitchV + piece % kPieces * 16);
       sum = ptx::add_zero_times<Operand>(
           x.x, ptx::add_zero_times<Operand>(x.y, ptx::add_zero_times<Operand>(x.z, ptx::add_zero_times<Operand>(x.w, sum))));
@@ -153,9 +173,9 @@ class Converter {
     __syncwarp();
 #pragma unroll 1
     for (int i = 0; i < S::kSlice; ++i) {
-      char* row = values + (threadIdx.x / 32 * S::kSlice + i) * S::kPitchV;
+      char* row = values + (ptx::warp() * S::kSlice + i) * S::kPitchV;
       if (!holds_infinite<S>(row)) continue;
-      for (int piece = threadIdx.x % 32; piece < S::kDimV / 8; piece += 32)
+      for (int piece = ptx::lane(); piece < S::kDimV / 8; piece += 32)
         reinterpret_cast<uint4*>(row)[piece] = make_uint4(0, 0, 0, 0);
     }
     __syncwarp();
@@ -179,7 +199,7 @@ class Converter {
   template <int N, int kPadded, int kFrom, int kTo, bool kHook, class Hook>
   ATTNGEN_DEVICE void rows(const char* from, char* to, int stage, std::int32_t kv_head, const Hook& hook) const {
     using L = VectorLayout<N>;
-    const int first = threadIdx.x / 32 * S::kSlice;
+    const int first = ptx::warp() * S::kSlice;
 #pragma unroll 1
     for (int i = L::row(); i < round_up(S::kSlice, L::kRows); i += L::kRows) {
       const int row = first + (i < S::kSlice ? i : 0);

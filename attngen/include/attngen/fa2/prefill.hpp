@@ -24,7 +24,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
   Books<S, Fn>& books = Memory::books();
   const Fn fn = make_functor<S, Fn>(launch, books);
   constexpr int kOwn = 16 * S::kM;
-  const int warp = threadIdx.x / 32, first = warp * kOwn;
+  const int warp = ptx::warp(), first = warp * kOwn;
   KeyLoader<S, Fn> loader(params, shared, books);
   const Converter<S, Fn> converter(fn, shared, books, Memory::room());
   const RowLoader<S, Fn> rows(params, fn, shared, books, Memory::room());
@@ -33,9 +33,13 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
 
   each_item<S, Fn>(params, books, [&](const Item& item, const Level& level) {
     loader.start(item, level);
-    rows.describe(item, level);
-    __syncthreads();
-    rows.load(first, first + kOwn);
+    rows.template describe<kOwn>(item, level, first);
+    __syncwarp();
+    rows.template copy<kOwn>(first);
+    ptx::commit_copies();
+    loader.begin();
+    ptx::wait_copies<S::kAhead>();
+    rows.template transform<kOwn>(first);
     __syncwarp();
     self.start(item.kv_head);
     int stage = 0;

@@ -32,49 +32,77 @@ class RowLoader {
   ATTNGEN_DEVICE RowLoader(const Params& params, const Fn& fn, char* shared, Books<S, Fn>& books, float* room)
       : params_(params), plan_(params.plan), fn_(fn), shared_(shared), books_(books), room_(room) {}
 
-  // The rows of the item; those behind its last repeat it and are stored nowhere.
-  ATTNGEN_DEVICE void describe(const Item& item, const Level& level) const {
-    const auto* tokens = level.tokens ? plan_.at<std::int32_t>(level.tokens) : nullptr;
-    for (int i = threadIdx.x; i < S::kRows; i += S::kThreads) {
-      const std::int32_t packed = item.packed_begin + (i < item.packed_count ? i : item.packed_count - 1);
-      const std::int32_t index = packed / params_.group;
-      const std::int32_t head = item.kv_head * params_.group + packed - index * params_.group;
-      books_.rows[i] = fn_.row(plan_.row(tokens ? tokens[index] : index, head, item.kv_head));
-      if (i >= item.packed_count) books_.partial[i] = kNoRow;
-    }
-    const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
-    for (int s = 0; s < item.segment_count; ++s) {
-      const Segment segment = segments[s];
-      for (int i = threadIdx.x; i < segment.count; i += S::kThreads)
-        books_.partial[segment.offset + i] = segment.partial == kWriteThrough ? kWriteThrough : segment.partial + i;
+  // Rows [begin, begin + kCount) of the item, by one warp; those behind its last repeat it and are stored nowhere.
+  template <int kCount>
+  ATTNGEN_DEVICE void describe(const Item& item, const Level& level, int begin) const {
+    static_assert(kCount <= 32);
+    const int i = begin + ptx::lane();
+    if (ptx::lane() >= kCount) return;
+    const bool real = i < item.packed_count;
+    const std::int32_t packed = item.packed_begin + (real ? i : item.packed_count - 1);
+    const std::int32_t index = packed / params_.group;
+    const std::int32_t head = item.kv_head * params_.group + packed - index * params_.group;
+    const std::int32_t token = level.tokens ? plan_.at<std::int32_t>(level.tokens)[index] : index;
+    books_.rows[i] = fn_.row(item.q_begin < 0 ? plan_.row(token, head, item.kv_head) : row_of(item, token, head));
+    books_.partial[i] = !real ? kNoRow : item.segment_count > 1 ? partial_of(item, i) : place(item.partial, i);
+  }
+
+  // Has the queries of those rows copied into shared memory, padded with zeros.
+  template <int kCount>
+  ATTNGEN_DEVICE void copy(int begin) const {
+    constexpr int kBytes = 2 * S::kHeadDim, kPieces = S::kDim / 8;
+    const std::uint32_t base = ptx::shared_address(shared_ + S::kQueries) + begin * S::kPitch;
+#pragma unroll 4
+    for (int first = 0; first < kCount * kPieces; first += 32) {
+      const int piece = first + ptx::lane(), i = piece / kPieces, at = piece % kPieces * 16;
+      if (kCount * kPieces % 32 != 0 && i >= kCount) continue;
+      const typename Fn::Row& row = books_.rows[begin + i];
+      const char* from = reinterpret_cast<const char*>(static_cast<const Operand*>(params_.q) +
+                                                       row.row * params_.q_row + row.h * params_.q_head);
+      ptx::copy_async<16>(base + i * S::kPitch + at, from + (at < kBytes ? at : 0), at < kBytes ? 16 : 0);
     }
   }
 
-  // Queries of rows [begin, end) of the tile, by one warp: transformed, rounded, padded with zeros.
-  ATTNGEN_DEVICE void load(int begin, int end) const {
-    using L = VectorLayout<S::kHeadDim>;
-    using Operand = typename S::Operand;
+  // Transforms the queries that copy() brought; every lane of the warp has waited for its copies.
+  template <int kCount>
+  ATTNGEN_DEVICE void transform(int begin) const {
+    if constexpr (Fn::kHasQuery) {
+      using L = VectorLayout<S::kHeadDim>;
+      __syncwarp();
 #pragma unroll 1
-    for (int i = begin + L::row(); i < begin + round_up(end - begin, L::kRows); i += L::kRows) {
-      const typename Fn::Row& row = books_.rows[i < end ? i : begin];
-      Chunks<S::kHeadDim> x;
-      read_vector<S::kHeadDim>(
-          static_cast<const Operand*>(params_.q) + row.row * params_.q_row + row.h * params_.q_head, x);
-      if constexpr (Fn::kHasQuery) {
+      for (int first = 0; first < kCount; first += L::kRows) {
+        const int own = first + L::row(), i = begin + (own < kCount ? own : 0);
+        auto* at = reinterpret_cast<Operand*>(shared_ + S::kQueries + i * S::kPitch);
+        Chunks<S::kHeadDim> x;
+        read_vector<S::kHeadDim>(at, x);
         WarpLanes<S::kHeadDim, Fn::kUsesLaneAt> lanes(x, room_ + L::row() * L::kRoom);
-        fn_.query(lanes, row);
-      }
-      if (i < end) {
-        auto* to = reinterpret_cast<Operand*>(shared_ + S::kQueries + i * S::kPitch);
-        write_vector<S::kHeadDim>(to, x);
-        if constexpr (S::kDim != S::kHeadDim) {
-          if (L::lane() == 0) *reinterpret_cast<uint4*>(to + S::kHeadDim) = make_uint4(0, 0, 0, 0);
-        }
+        fn_.query(lanes, books_.rows[i]);
+        __syncwarp();
+        if (own < kCount) write_vector<S::kHeadDim>(at, x);
       }
     }
   }
 
  private:
+  using Operand = typename S::Operand;
+
+  ATTNGEN_DEVICE static RowAt row_of(const Item& item, std::int32_t token, std::int32_t head) {
+    const std::int32_t q = token - item.q_begin;
+    return {item.request, head, item.kv_head, q, q + item.kv_len - item.q_len, token, item.q_len, item.kv_len};
+  }
+
+  ATTNGEN_DEVICE static std::int32_t place(std::int32_t partial, int i) {
+    return partial == kWriteThrough ? kWriteThrough : partial + i;
+  }
+
+  ATTNGEN_DEVICE std::int32_t partial_of(const Item& item, int i) const {
+    const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
+    for (int s = 0; s < item.segment_count; ++s)
+      if (i >= segments[s].offset && i < segments[s].offset + segments[s].count)
+        return place(segments[s].partial, i - segments[s].offset);
+    return kNoRow;
+  }
+
   const Params& params_;
   PlanView plan_;
   const Fn& fn_;

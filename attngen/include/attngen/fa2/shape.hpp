@@ -49,12 +49,18 @@ struct KeySource {
   std::int32_t list, block_size, shift, end;  // shift: log2 of the block size, or -1
 };
 
+// Where the rows of one key lie.
+struct alignas(16) KeyPlace {
+  const char *k, *v;
+};
+
 // What lies behind the tiles: whatever outlives a step, since registers are short.
 template <class S, class Fn>
 struct Books {
   std::int32_t kv[S::kStages][S::kKeys];    // logical positions, kNoKey behind the last key
   std::int32_t slot[S::kStages][S::kKeys];  // rows of the pool
   std::int32_t block[S::kStages][S::kKeys], start[S::kStages][S::kKeys];  // the lists' entries, of later tiles
+  KeyPlace places[S::kKeys];                                              // of the tile that is being asked for
   typename Fn::Row rows[S::kRows];
   std::int32_t partial[S::kRows];  // of each row: its place among the partials, kWriteThrough, or kNoRow
   float shift[S::kWarps][32], sum[S::kWarps][32];  // of each warp's rows

@@ -73,7 +73,7 @@ class Warp {
 
   // Leaves what normalises the rows in the books.
   ATTNGEN_DEVICE void publish() {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = ptx::lane(), warp = ptx::warp();
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       float sum = state_[i].sum;
@@ -88,7 +88,7 @@ class Warp {
 
   // Leaves rows 8 · part to 8 · part + 8, not normalised, in fp32 at `to`.
   ATTNGEN_DEVICE void stage_out(int part, char* to) const {
-    const int lane = threadIdx.x % 32;
+    const int lane = ptx::lane();
     float* row = reinterpret_cast<float*>(to + lane / 4 * S::kOutPitch) + 2 * (lane % 4);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -105,7 +105,7 @@ class Warp {
   ATTNGEN_DEVICE float shift(int i) const { return __fmul_rn(-state_[i].top, fn_.scale_log2); }
 
   ATTNGEN_DEVICE void load_query(int k, std::uint32_t (&a)[kM][4]) const {
-    const int lane = threadIdx.x % 32;
+    const int lane = ptx::lane();
     const std::uint32_t at = ptx::shared_address(shared_ + S::kQueries) + (first_row_ + lane % 16) * S::kPitch +
                              lane / 16 * 16 + k * 32;
 #pragma unroll
@@ -113,7 +113,7 @@ class Warp {
   }
 
   ATTNGEN_DEVICE void multiply_keys(const char* keys, float (&scores)[kM][kBlocks][4]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = ptx::lane();
     const std::uint32_t at =
         ptx::shared_address(keys) + (lane / 16 * 8 + lane % 8) * S::kPitch + lane / 8 % 2 * 16;
 #pragma unroll
@@ -141,7 +141,7 @@ class Warp {
   }
 
   ATTNGEN_DEVICE void multiply_values(const char* values, const float (&weights)[kM][kBlocks][4]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = ptx::lane();
     const std::uint32_t at = ptx::shared_address(values) + lane % 16 * S::kPitchV + lane / 16 * 16;
 #pragma unroll
     for (int k = 0; k < kN / 16; ++k) {
@@ -166,7 +166,7 @@ class Warp {
 
   // Adds weight · value for the keys with infinite values, and rows that give them any weight.
   ATTNGEN_DEVICE void add_infinite(const char* values, const float (&weights)[kM][kBlocks][4]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = ptx::lane();
 #pragma unroll 1
     for (int key = 0; key < kN; ++key) {
       const char* row = values + key * S::kPitchV;
@@ -206,7 +206,7 @@ class Warp {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       asm volatile("" ::: "memory");  // else columns stay in registers for the next rows
-      const int lane = ptx::thread() % 32;
+      const int lane = ptx::lane();
       const Row* own = books_.rows + first_row_ + 16 * m + lane / 4;
       const Row rows[2] = {own[0], own[8]};
 #pragma unroll
@@ -280,7 +280,7 @@ class Warp {
 
   // A hidden key's value_scale may be NaN; its weight is 0 all the same.
   ATTNGEN_DEVICE void scale_values(float (&weights)[kM][kBlocks][4], int stage, int first) const {
-    const int lane = ptx::thread() % 32;
+    const int lane = ptx::lane();
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n)
 #pragma unroll

@@ -24,7 +24,7 @@ struct SharedMemory {
 
   ATTNGEN_DEVICE static Books<S, Fn>& books() { return *reinterpret_cast<Books<S, Fn>*>(dynamic_shared + kBooks); }
   ATTNGEN_DEVICE static float* room() {
-    return reinterpret_cast<float*>(dynamic_shared + kRoom) + (kUsesRoom ? threadIdx.x / 32 * kRoomFloats : 0);
+    return reinterpret_cast<float*>(dynamic_shared + kRoom) + (kUsesRoom ? ptx::warp() * kRoomFloats : 0);
   }
 };
 

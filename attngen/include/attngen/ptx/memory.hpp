@@ -13,8 +13,11 @@ ATTNGEN_DEVICE int opaque(int x) {
   return x;
 }
 
-// The thread's index; tests of it are made anew each time, not kept in registers.
+// The thread's index in the CTA, its warp's, and its own in the warp; tests of them are made anew each time, not kept in
+// registers.
 ATTNGEN_DEVICE int thread() { return opaque(threadIdx.x); }
+ATTNGEN_DEVICE int warp() { return static_cast<unsigned>(thread()) / 32; }
+ATTNGEN_DEVICE int lane() { return static_cast<unsigned>(thread()) % 32; }
 
 ATTNGEN_DEVICE std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
