@@ -68,7 +68,7 @@ class Appender {
                               const Strides& strides, Stage&& stage) const {
     using L = VectorLayout<kCount>;
     const std::int64_t rows = std::int64_t{params_.tokens} * params_.num_kv_heads;
-    const std::int64_t warp = std::int64_t{blockIdx.x} * Traits::kWarps + ptx::warp();
+    const std::int64_t warp = std::int64_t{blockIdx.x} * Traits::kWarps + threadIdx.x / 32;
     const std::int64_t step = std::int64_t{gridDim.x} * Traits::kWarps * L::kRows;
     for (std::int64_t first = warp * L::kRows; first < rows; first += step) {
       const std::int64_t row = first + L::row();
@@ -125,7 +125,7 @@ ATTNGEN_DEVICE void append(const AppendLaunch<kWords>& launch) {
     __syncthreads();
     fn.tables = &tables;
   }
-  const Appender<Traits, Fn> appender(params, fn, room[kRoom ? ptx::warp() : 0]);
+  const Appender<Traits, Fn> appender(params, fn, room[kRoom ? threadIdx.x / 32 : 0]);
   appender.values();
   appender.keys();
 }

@@ -31,12 +31,13 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
   const Finish<S, Fn> finish(params, fn, books, Memory::room());
   Warp<S, Fn, S::kM, S::kSlice> self(fn, shared, books, 0);
 
-  each_item<S, Fn>(params, books, [&](const Item& item, const Level& level) {
+  each_item<S, Fn>(params, books, [&](const Item& item, const Level& level, const auto& prefetch) {
     constexpr int kOwn = S::kRows / S::kWarps;
     loader.start(item, level);
     rows.template describe<kOwn>(item, level, warp * kOwn);
     __syncwarp();
     rows.template copy<kOwn>(warp * kOwn);
+    prefetch();
     ptx::commit_copies();
     loader.begin();
     ptx::wait_copies<S::kAhead>();

@@ -11,7 +11,6 @@ template <class S, class Fn>
 class KeyLoader {
   using Pool = typename S::Pool;
   static constexpr int kSlice = S::kSlice;
-  static constexpr unsigned kAll = kSlice == 32 ? ~0u : (1u << kSlice) - 1;
 
  public:
   ATTNGEN_DEVICE KeyLoader(const Params& params, char* shared, Books<S, Fn>& books)
@@ -23,7 +22,7 @@ class KeyLoader {
     const auto list = [&](std::int64_t at) {
       return at ? reinterpret_cast<const std::int32_t*>(arena + at) + item.list : nullptr;
     };
-    if (ptx::thread() == 0)
+    if (ptx::thread() == 0) {
       source() = {list(level.indices),
                   list(level.positions),
                   static_cast<const char*>(params_.k) + item.kv_head * params_.k_strides.head * sizeof(Pool),
@@ -31,11 +30,15 @@ class KeyLoader {
                   static_cast<std::int32_t>(item.list),
                   level.block_size,
                   (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1,
-                  item.kv_end};
+                  item.kv_end,
+                  step(level, params_.k_strides),
+                  step(level, params_.v_strides)};
+      if (source().v_step == 0) source().k_step = 0;
+    }
     __syncthreads();
-    key_ = item.kv_begin + ptx::warp() * kSlice + ptx::lane();
+    first_ = item.kv_begin;
 #pragma unroll
-    for (int stage = 0; stage < S::kAhead; ++stage) find(stage, key_ + stage * S::kKeys);
+    for (int stage = 0; stage < S::kAhead; ++stage) find(stage, first_ + stage * S::kKeys);
     ptx::commit_copies();
   }
 
@@ -48,33 +51,14 @@ class KeyLoader {
 
   // Copies the next tile into a stage and commits one group, also behind the last tile.
   ATTNGEN_DEVICE void issue(int stage) {
-    const KeySource& from = source();
-    const bool exists = ptx::lane() < kSlice && key_ < from.end;
-    __syncwarp();
-    if (ptx::lane() < kSlice) {
-      const int place = ptx::warp() * kSlice + ptx::lane();
-      const std::int32_t entry = entry_of(key_), offset = key_ - entry * from.block_size;
-      const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
-      const std::int32_t position = from.positions ? books_.start[stage][place] + offset : key_;
-      books_.kv[stage][place] = exists ? position : kNoKey;
-      if constexpr (Fn::kReadsSlot) books_.slot[stage][place] = block * from.block_size + offset;
-      const auto at = [&](const Strides& strides) {
-        const std::int64_t elements = std::int64_t{block} * strides.block + std::int64_t{offset} * strides.token;
-        return exists ? elements * static_cast<std::int64_t>(sizeof(Pool)) : 0;
-      };
-      books_.places[place] = {from.k + at(params_.k_strides), from.v + at(params_.v_strides)};
+    if (source().k_step != 0 && first_ + S::kKeys <= source().end) {
+      issue_even(stage);
+    } else {
+      issue_any(stage);
     }
-    const unsigned present = __ballot_sync(0xffffffffu, exists);
-    const bool read = S::kShared ? key_ - ptx::warp() * kSlice - ptx::lane() < from.end : present != 0;  // by any warp
-    __syncwarp();
-    if (present == kAll) {
-      copy_tile<true>(stage, present);
-    } else if (read) {
-      copy_tile<false>(stage, present);
-    }
-    find((stage + S::kAhead) % S::kStages, key_ + S::kAhead * S::kKeys);
+    find((stage + S::kAhead) % S::kStages, first_ + S::kAhead * S::kKeys);
     ptx::commit_copies();
-    key_ += S::kKeys;
+    first_ += S::kKeys;
   }
 
  private:
@@ -84,26 +68,82 @@ class KeyLoader {
     return source().shift >= 0 ? key >> source().shift : key / source().block_size;
   }
 
-  // Has this lane's entry of the lists copied for a later tile.
-  ATTNGEN_DEVICE void find(int stage, std::int32_t key) const {
+  // Slices are even where they lie in one block each, or blocks of the list follow each other without gaps.
+  ATTNGEN_DEVICE static std::int32_t step(const Level& level, const Strides& strides) {
+    const std::int64_t key = level.block_size == 1 ? strides.block : strides.token;
+    const bool linear = level.indices == 0 && level.positions == 0 && strides.block == key * level.block_size;
+    const std::int64_t bytes = key * static_cast<std::int64_t>(sizeof(Pool));
+    const bool even = linear || level.block_size % kSlice == 0;
+    return even && bytes > 0 && bytes < 1 << 24 ? static_cast<std::int32_t>(bytes) : 0;
+  }
+
+  // A tile whose rows all exist, those of a slice at equal steps.
+  ATTNGEN_DEVICE void issue_even(int stage) {
     const KeySource& from = source();
-    if (ptx::lane() >= kSlice || key >= from.end) return;
+    const int own = ptx::lane() % kSlice, place = ptx::warp() * kSlice;
+    const std::int32_t key = first_ + place, entry = entry_of(key), offset = key - entry * from.block_size;
+    const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
+    books_.kv[stage][place + own] = (from.positions ? books_.start[stage][place] + offset : key) + own;
+    if constexpr (Fn::kReadsSlot) books_.slot[stage][place + own] = block * from.block_size + offset + own;
+    const auto first = [&](const char* pool, const Strides& strides, std::int32_t step) {
+      return ptx::opaque(pool + std::int64_t{block} * strides.block * static_cast<std::int64_t>(sizeof(Pool)) +
+                         std::int64_t{offset} * step);
+    };
+    char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
+    const char *k = first(from.k, params_.k_strides, from.k_step), *v = first(from.v, params_.v_strides, from.v_step);
+    copy_rows<S::kHeadDim, S::kRawPitch>(
+        ~0u, keys, [&](int row, int byte) { return k + static_cast<unsigned>(row * from.k_step + byte); });
+    copy_rows<S::kHeadDimV, S::kRawPitchV>(
+        ~0u, keys + S::kKeys * S::kRawPitch,
+        [&](int row, int byte) { return v + static_cast<unsigned>(row * from.v_step + byte); });
+  }
+
+  // Any tile: each lane finds a row, and those behind the last key are zeros.
+  ATTNGEN_DEVICE void issue_any(int stage) {
+    const KeySource& from = source();
+    const std::int32_t key = first_ + ptx::warp() * kSlice + ptx::lane();
+    const bool exists = ptx::lane() < kSlice && key < from.end;
+    __syncwarp();
+    if (ptx::lane() < kSlice) {
+      const int place = ptx::warp() * kSlice + ptx::lane();
+      const std::int32_t entry = entry_of(key), offset = key - entry * from.block_size;
+      const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
+      const std::int32_t position = from.positions ? books_.start[stage][place] + offset : key;
+      books_.kv[stage][place] = exists ? position : kNoKey;
+      if constexpr (Fn::kReadsSlot) books_.slot[stage][place] = block * from.block_size + offset;
+      const auto at = [&](const Strides& strides) {
+        const std::int64_t elements = std::int64_t{block} * strides.block + std::int64_t{offset} * strides.token;
+        return exists ? elements * static_cast<std::int64_t>(sizeof(Pool)) : 0;
+      };
+      books_.places[place] = {from.k + at(params_.k_strides), from.v + at(params_.v_strides)};
+    }
+    const unsigned present = __ballot_sync(0xffffffffu, exists);
+    const bool read = S::kShared ? first_ < from.end : present != 0;  // by any warp
+    __syncwarp();
+    if (!read) return;
+    char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
+    const KeyPlace* places = books_.places + ptx::warp() * kSlice;
+    copy_rows<S::kHeadDim, S::kRawPitch>(present, keys, [&](int row, int byte) { return places[row].k + byte; });
+    copy_rows<S::kHeadDimV, S::kRawPitchV>(present, keys + S::kKeys * S::kRawPitch,
+                                           [&](int row, int byte) { return places[row].v + byte; });
+  }
+
+  // Has this lane's entry of the lists copied for a later tile.
+  ATTNGEN_DEVICE void find(int stage, std::int32_t first) const {
+    const KeySource& from = source();
+    if (!from.indices && !from.positions) return;
     const int place = ptx::warp() * kSlice + ptx::lane();
+    const std::int32_t key = first + place;
+    if (ptx::lane() >= kSlice || key >= from.end) return;
     const std::int32_t entry = entry_of(key);
     if (from.indices) ptx::copy_async<4>(ptx::shared_address(&books_.block[stage][place]), from.indices + entry, 4);
     if (from.positions) ptx::copy_async<4>(ptx::shared_address(&books_.start[stage][place]), from.positions + entry, 4);
   }
 
-  template <bool kFull>
-  ATTNGEN_DEVICE void copy_tile(int stage, unsigned present) const {
-    char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
-    copy_rows<S::kHeadDim, S::kRawPitch, kFull>(&KeyPlace::k, present, keys);
-    copy_rows<S::kHeadDimV, S::kRawPitchV, kFull>(&KeyPlace::v, present, keys + S::kKeys * S::kRawPitch);
-  }
-
-  // Rows of the slice, the head dimension padded with zeros; rows that don't exist are zeros all through.
-  template <int kCount, int kPitch, bool kFull>
-  ATTNGEN_DEVICE void copy_rows(const char* KeyPlace::*half, unsigned present, char* to) const {
+  // Rows of the slice at place(row, byte), the head dimension padded with zeros; rows that aren't `present` are zeros all
+  // through.
+  template <int kCount, int kPitch, class Place>
+  ATTNGEN_DEVICE void copy_rows(unsigned present, char* to, const Place& place) const {
     constexpr int kBytes = kCount * sizeof(Pool), kPiece = kBytes % 16 == 0 ? 16 : 8;
     constexpr int kPieces = round_up(kCount, 16) * sizeof(Pool) / kPiece;
     constexpr int kSteps = (kSlice * kPieces + 31) / 32;
@@ -117,20 +157,21 @@ class KeyLoader {
     const auto byte_of = [&](int step) { return (kEven ? lane : step * 32 + lane) % kPieces * kPiece; };
     const char* from[kSteps];  // all read before the first copy, which would wait for each
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) from[step] = books_.places[first + row_of(step) % kSlice].*half;
+    for (int step = 0; step < kSteps; ++step)
+      from[step] = place(row_of(step) % kSlice, byte_of(step) < kBytes ? byte_of(step) : 0);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int row = row_of(step), at = byte_of(step);
       if (kSlice * kPieces % 32 != 0 && row >= kSlice) continue;
-      const bool inside = kBytes == kPieces * kPiece || at < kBytes, real = inside && (kFull || (present >> row & 1));
-      ptx::copy_async<kPiece>(base + row * kPitch + at, from[step] + (inside ? at : 0), real ? kPiece : 0);
+      const bool inside = kBytes == kPieces * kPiece || at < kBytes, real = inside && (present >> row & 1);
+      ptx::copy_async<kPiece>(base + row * kPitch + at, from[step], real ? kPiece : 0);
     }
   }
 
   const Params& params_;
   char* shared_;
   Books<S, Fn>& books_;
-  std::int32_t key_;  // the lane's in the next tile
+  std::int32_t first_;  // key of the next tile
 };
 
 // Whether one row of values holds any infinity or NaN; all lanes of a warp.

@@ -31,11 +31,12 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
   const Finish<S, Fn> finish(params, fn, books, Memory::room());
   Warp<S, Fn, S::kM, S::kKeys> self(fn, shared, books, first);
 
-  each_item<S, Fn>(params, books, [&](const Item& item, const Level& level) {
+  each_item<S, Fn>(params, books, [&](const Item& item, const Level& level, const auto& prefetch) {
     loader.start(item, level);
     rows.template describe<kOwn>(item, level, first);
     __syncwarp();
     rows.template copy<kOwn>(first);
+    prefetch();
     ptx::commit_copies();
     loader.begin();
     ptx::wait_copies<S::kAhead>();

@@ -47,6 +47,7 @@ struct KeySource {
   const std::int32_t *indices, *positions;  // from the list's first block on; nullptr: none
   const char *k, *v;                        // of the KV head
   std::int32_t list, block_size, shift, end;  // shift: log2 of the block size, or -1
+  std::int32_t k_step, v_step;  // bytes from one key of a slice to the next; 0: slices are not that even
 };
 
 // Where the rows of one key lie.

@@ -28,8 +28,9 @@ struct SharedMemory {
   }
 };
 
-// Runs attend(item, level) for every item of this CTA's worker.  `attend` meets a barrier before its first wait for
-// copies, and leaves every thread past its last use of the tiles.
+// Runs attend(item, level, prefetch) for every item of this CTA's worker.  `attend` calls prefetch() once, which asks
+// for the next item by copies of the group that is committed next, and leaves every thread past its last use of the
+// tiles and of its copies.
 template <class S, class Fn, class Attend>
 ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const Attend& attend) {
   const char* arena = reinterpret_cast<const char*>(params.plan);
@@ -54,9 +55,10 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const A
   __syncthreads();
   do {
     const std::int32_t next = books.item + 1;
-    if (next < books.items_end) fetch(next, reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
     const Item& item = books.items[books.item & 1];
-    attend(item, item.level == 0 ? books.level : levels[item.level]);
+    attend(item, item.level == 0 ? books.level : levels[item.level], [&] {
+      if (next < books.items_end) fetch(next, reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
+    });
     __syncthreads();
     if (ptx::thread() == 0) ++books.item;
     __syncthreads();

@@ -12,6 +12,10 @@ ATTNGEN_DEVICE int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+ATTNGEN_DEVICE const char* opaque(const char* x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
 
 // The thread's index in the CTA, its warp's, and its own in the warp; tests of them are made anew each time, not kept in
 // registers.
