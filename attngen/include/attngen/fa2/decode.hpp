@@ -34,9 +34,9 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
   each_item<S, Fn>(params, books, [&](const Item& item, const Level& level, const auto& prefetch) {
     constexpr int kOwn = S::kRows / S::kWarps;
     loader.start(item, level);
-    rows.template describe<kOwn>(item, level, warp * kOwn);
+    const char* query = rows.template describe<kOwn>(item, level, warp * kOwn);
     __syncwarp();
-    rows.template copy<kOwn>(warp * kOwn);
+    rows.template copy<kOwn>(warp * kOwn, query);
     prefetch();
     ptx::commit_copies();
     loader.begin();
@@ -46,17 +46,19 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     self.start(item.kv_head);
     int stage = 0;
 #pragma unroll 1
-    for (std::int32_t key = item.kv_begin + slice; key < item.kv_end; key += S::kKeys) {
+    while (loader.key() + slice < item.kv_end) {
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
+      const bool full = is_full(item, loader.key() + slice, S::kSlice);
       loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
-      const bool full = is_full(item, key, S::kSlice);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
       char* values = keys + S::kKeys * S::kPitch;
-      const bool infinite = !full && converter.any_infinite(values);
-      self.visit(keys + slice * S::kPitch, values + slice * S::kPitchV, stage, slice, full, infinite,
-                 [&] { converter.silence(values); });
+      if (!full && converter.any_infinite(values)) {
+        self.visit_infinite(keys + slice * S::kPitch, values + slice * S::kPitchV, stage, slice);
+        converter.silence(values);
+      }
+      self.visit(keys + slice * S::kPitch, values + slice * S::kPitchV, stage, slice, full);
       __syncwarp();
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }

@@ -38,34 +38,38 @@ class KeyLoader {
     __syncthreads();
     first_ = item.kv_begin;
 #pragma unroll
-    for (int stage = 0; stage < S::kAhead; ++stage) find(stage, first_ + stage * S::kKeys);
+    for (int stage = 0; stage < S::kAhead; ++stage) find(source(), stage, first_ + stage * S::kKeys);
     ptx::commit_copies();
   }
 
   // Copies the first tiles into the first stages; a single group has been committed since start().
   ATTNGEN_DEVICE void begin() {
     ptx::wait_copies<1>();
-#pragma unroll
+#pragma unroll 1
     for (int stage = 0; stage < S::kAhead; ++stage) issue(stage);
   }
 
   // Copies the next tile into a stage and commits one group, also behind the last tile.
   ATTNGEN_DEVICE void issue(int stage) {
-    if (source().k_step != 0 && first_ + S::kKeys <= source().end) {
-      issue_even(stage);
+    const KeySource from = source();  // read as a whole: reads between copies would wait for them
+    if (from.k_step != 0 && first_ + S::kKeys <= from.end) {
+      issue_even(from, stage);
     } else {
-      issue_any(stage);
+      issue_any(from, stage);
     }
-    find((stage + S::kAhead) % S::kStages, first_ + S::kAhead * S::kKeys);
+    find(from, (stage + S::kAhead) % S::kStages, first_ + S::kAhead * S::kKeys);
     ptx::commit_copies();
     first_ += S::kKeys;
   }
 
+  // The first key of the tile that is to be computed next, while kAhead tiles are under way behind it.
+  ATTNGEN_DEVICE std::int32_t key() const { return first_ - S::kAhead * S::kKeys; }
+
  private:
   ATTNGEN_DEVICE KeySource& source() const { return books_.source; }
 
-  ATTNGEN_DEVICE std::int32_t entry_of(std::int32_t key) const {
-    return source().shift >= 0 ? key >> source().shift : key / source().block_size;
+  ATTNGEN_DEVICE static std::int32_t entry_of(const KeySource& from, std::int32_t key) {
+    return from.shift >= 0 ? key >> from.shift : key / from.block_size;
   }
 
   // Slices are even where they lie in one block each, or blocks of the list follow each other without gaps.
@@ -78,10 +82,9 @@ class KeyLoader {
   }
 
   // A tile whose rows all exist, those of a slice at equal steps.
-  ATTNGEN_DEVICE void issue_even(int stage) {
-    const KeySource& from = source();
+  ATTNGEN_DEVICE void issue_even(const KeySource& from, int stage) {
     const int own = ptx::lane() % kSlice, place = ptx::warp() * kSlice;
-    const std::int32_t key = first_ + place, entry = entry_of(key), offset = key - entry * from.block_size;
+    const std::int32_t key = first_ + place, entry = entry_of(from, key), offset = key - entry * from.block_size;
     const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
     books_.kv[stage][place + own] = (from.positions ? books_.start[stage][place] + offset : key) + own;
     if constexpr (Fn::kReadsSlot) books_.slot[stage][place + own] = block * from.block_size + offset + own;
@@ -99,14 +102,13 @@ class KeyLoader {
   }
 
   // Any tile: each lane finds a row, and those behind the last key are zeros.
-  ATTNGEN_DEVICE void issue_any(int stage) {
-    const KeySource& from = source();
+  ATTNGEN_DEVICE void issue_any(const KeySource& from, int stage) {
     const std::int32_t key = first_ + ptx::warp() * kSlice + ptx::lane();
     const bool exists = ptx::lane() < kSlice && key < from.end;
     __syncwarp();
     if (ptx::lane() < kSlice) {
       const int place = ptx::warp() * kSlice + ptx::lane();
-      const std::int32_t entry = entry_of(key), offset = key - entry * from.block_size;
+      const std::int32_t entry = entry_of(from, key), offset = key - entry * from.block_size;
       const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
       const std::int32_t position = from.positions ? books_.start[stage][place] + offset : key;
       books_.kv[stage][place] = exists ? position : kNoKey;
@@ -129,13 +131,12 @@ class KeyLoader {
   }
 
   // Has this lane's entry of the lists copied for a later tile.
-  ATTNGEN_DEVICE void find(int stage, std::int32_t first) const {
-    const KeySource& from = source();
+  ATTNGEN_DEVICE void find(const KeySource& from, int stage, std::int32_t first) const {
     if (!from.indices && !from.positions) return;
     const int place = ptx::warp() * kSlice + ptx::lane();
     const std::int32_t key = first + place;
     if (ptx::lane() >= kSlice || key >= from.end) return;
-    const std::int32_t entry = entry_of(key);
+    const std::int32_t entry = entry_of(from, key);
     if (from.indices) ptx::copy_async<4>(ptx::shared_address(&books_.block[stage][place]), from.indices + entry, 4);
     if (from.positions) ptx::copy_async<4>(ptx::shared_address(&books_.start[stage][place]), from.positions + entry, 4);
   }

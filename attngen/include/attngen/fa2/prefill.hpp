@@ -33,9 +33,9 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
 
   each_item<S, Fn>(params, books, [&](const Item& item, const Level& level, const auto& prefetch) {
     loader.start(item, level);
-    rows.template describe<kOwn>(item, level, first);
+    const char* query = rows.template describe<kOwn>(item, level, first);
     __syncwarp();
-    rows.template copy<kOwn>(first);
+    rows.template copy<kOwn>(first, query);
     prefetch();
     ptx::commit_copies();
     loader.begin();
@@ -45,21 +45,23 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
     self.start(item.kv_head);
     int stage = 0;
 #pragma unroll 1
-    for (std::int32_t key = item.kv_begin; key < item.kv_end; key += S::kKeys) {
+    while (loader.key() < item.kv_end) {
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
       if constexpr (S::kNarrow) __syncthreads();  // the operands of the tile before have been read
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
-      const bool full = is_full(item, key, S::kKeys);
+      const bool full = is_full(item, loader.key(), S::kKeys);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
       char* values = keys + S::kKeys * S::kPitch;
       const bool infinite = __syncthreads_or(!full && converter.any_infinite(values));
       if constexpr (S::kStages > 1) loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
-      self.visit(keys, values, stage, 0, full, infinite, [&] {
+      if (infinite) {
+        self.visit_infinite(keys, values, stage, 0);
         __syncthreads();
         converter.silence(values);
         __syncthreads();
-      });
+      }
+      self.visit(keys, values, stage, 0, full);
       if constexpr (S::kStages == 1) {
         __syncthreads();
         loader.issue(0);

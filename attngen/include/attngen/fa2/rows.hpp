@@ -32,12 +32,12 @@ class RowLoader {
   ATTNGEN_DEVICE RowLoader(const Params& params, const Fn& fn, char* shared, Books<S, Fn>& books, float* room)
       : params_(params), plan_(params.plan), fn_(fn), shared_(shared), books_(books), room_(room) {}
 
-  // Rows [begin, begin + kCount) of the item, by one warp; those behind its last repeat it and are stored nowhere.
+  // Rows [begin, begin + kCount) of the item, by one warp, a lane each; those behind its last repeat it and are stored
+  // nowhere.  Returns where the lane's query lies.
   template <int kCount>
-  ATTNGEN_DEVICE void describe(const Item& item, const Level& level, int begin) const {
+  ATTNGEN_DEVICE const char* describe(const Item& item, const Level& level, int begin) const {
     static_assert(kCount <= 32);
-    const int i = begin + ptx::lane();
-    if (ptx::lane() >= kCount) return;
+    const int i = begin + ptx::lane() % kCount;
     const bool real = i < item.packed_count;
     const std::int32_t packed = item.packed_begin + (real ? i : item.packed_count - 1);
     const std::int32_t index = packed / params_.group;
@@ -45,21 +45,25 @@ class RowLoader {
     const std::int32_t token = level.tokens ? plan_.at<std::int32_t>(level.tokens)[index] : index;
     books_.rows[i] = fn_.row(item.q_begin < 0 ? plan_.row(token, head, item.kv_head) : row_of(item, token, head));
     books_.partial[i] = !real ? kNoRow : item.segment_count > 1 ? partial_of(item, i) : place(item.partial, i);
+    return static_cast<const char*>(params_.q) + 2 * (token * params_.q_row + head * params_.q_head);
   }
 
-  // Has the queries of those rows copied into shared memory, padded with zeros.
+  // Has the queries of those rows copied into shared memory, padded with zeros; `own` is where the lane's lies.
   template <int kCount>
-  ATTNGEN_DEVICE void copy(int begin) const {
+  ATTNGEN_DEVICE void copy(int begin, const char* own) const {
     constexpr int kBytes = 2 * S::kHeadDim, kPieces = S::kDim / 8;
+    constexpr bool kEven = 32 % kPieces == 0;  // then nothing but the row changes from step to step
     const std::uint32_t base = ptx::shared_address(shared_ + S::kQueries) + begin * S::kPitch;
+    const int lane = ptx::lane();
 #pragma unroll 4
-    for (int first = 0; first < kCount * kPieces; first += 32) {
-      const int piece = first + ptx::lane(), i = piece / kPieces, at = piece % kPieces * 16;
+    for (int step = 0; step < (kCount * kPieces + 31) / 32; ++step) {
+      const int piece = step * 32 + lane, at = (kEven ? lane : piece) % kPieces * 16;
+      const int i = kEven ? step * (32 / kPieces) + lane / kPieces : piece / kPieces;
+      const auto from = reinterpret_cast<const char*>(
+          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(own), i % kCount));
       if (kCount * kPieces % 32 != 0 && i >= kCount) continue;
-      const typename Fn::Row& row = books_.rows[begin + i];
-      const char* from = reinterpret_cast<const char*>(static_cast<const Operand*>(params_.q) +
-                                                       row.row * params_.q_row + row.h * params_.q_head);
-      ptx::copy_async<16>(base + i * S::kPitch + at, from + (at < kBytes ? at : 0), at < kBytes ? 16 : 0);
+      const bool real = kBytes == kPieces * 16 || at < kBytes;
+      ptx::copy_async<16>(base + i * S::kPitch + at, from + (real ? at : 0), real ? 16 : 0);
     }
   }
 

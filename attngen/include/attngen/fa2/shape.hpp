@@ -43,7 +43,7 @@ struct Shape : Traits {
 };
 
 // Where the keys of an item come from.
-struct KeySource {
+struct alignas(16) KeySource {
   const std::int32_t *indices, *positions;  // from the list's first block on; nullptr: none
   const char *k, *v;                        // of the KV head
   std::int32_t list, block_size, shift, end;  // shift: log2 of the block size, or -1

@@ -50,25 +50,33 @@ class Warp {
   }
 
   // `keys` and `values` are the first of kN rows of operands, `column` the first one's place in the stage's books.
-  // With `infinite` some value may be infinite or NaN: it reaches the rows that see its key, and silence() is called to
-  // take it from the tile before the others multiply by it.
-  template <class Silence>
-  ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full, bool infinite,
-                            const Silence& silence) {
+  ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full) {
     float scores[kM][kBlocks][4];
     multiply_keys(keys, scores);
     make_logits(scores, stage, column);
     if (!full) hide(scores, stage, column);
-    if constexpr (Fn::kSoftmax) {
-      raise(scores);
-      exponentiate(scores);
+    if constexpr (Fn::kSoftmax) raise(scores);
+    // No branch from here on, so that the exponentials of some keys fill the gaps between the products of others.
+    weigh<true>(scores, 0, stage, column);
+#pragma unroll
+    for (int k = 0; k < kN / 16; ++k) {
+      if (k + 1 < kN / 16) weigh<true>(scores, k + 1, stage, column);
+      multiply_values(values, scores, k);
+      __syncwarp();
     }
-    if constexpr (Fn::kHasValueScale) scale_values(scores, stage, column);
-    if (infinite) {
-      add_infinite(values, scores);
-      silence();
-    }
-    multiply_values(values, scores);
+  }
+
+  // Adds weight · value for the keys with infinite values (or NaN), and rows that give them any weight: where a row
+  // doesn't see such a key, its weight of 0 would not silence the value.  visit() must then find zeros in their place.
+  ATTNGEN_DEVICE void visit_infinite(const char* keys, const char* values, int stage, int column) {
+    float weights[kM][kBlocks][4];
+    multiply_keys(keys, weights);
+    make_logits(weights, stage, column);
+    hide(weights, stage, column);
+    if constexpr (Fn::kSoftmax) raise(weights);
+#pragma unroll
+    for (int k = 0; k < kN / 16; ++k) weigh<false>(weights, k, stage, column);
+    add_infinite(values, weights);
   }
 
   // Leaves what normalises the rows in the books.
@@ -140,31 +148,35 @@ class Warp {
     }
   }
 
-  ATTNGEN_DEVICE void multiply_values(const char* values, const float (&weights)[kM][kBlocks][4]) {
+  // Keys 16 k to 16 k + 16.
+  ATTNGEN_DEVICE void multiply_values(const char* values, const float (&weights)[kM][kBlocks][4], int k) {
     const int lane = ptx::lane();
-    const std::uint32_t at = ptx::shared_address(values) + lane % 16 * S::kPitchV + lane / 16 * 16;
+    const std::uint32_t at = ptx::shared_address(values) + (16 * k + lane % 16) * S::kPitchV + lane / 16 * 16;
+    std::uint32_t a[kM][4];
 #pragma unroll
-    for (int k = 0; k < kN / 16; ++k) {
-      std::uint32_t a[kM][4];
+    for (int m = 0; m < kM; ++m)
 #pragma unroll
-      for (int m = 0; m < kM; ++m)
+      for (int i = 0; i < 4; ++i)
+        a[m][i] = ptx::pack<Operand>(weights[m][2 * k + i / 2][i % 2 * 2], weights[m][2 * k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          a[m][i] = ptx::pack<Operand>(weights[m][2 * k + i / 2][i % 2 * 2], weights[m][2 * k + i / 2][i % 2 * 2 + 1]);
+    for (int n = 0; n < kBlocksV; n += 2) {
+      std::uint32_t b[4];
+      ptx::load_matrices_transposed(b, at + n * 16);
 #pragma unroll
-      for (int n = 0; n < kBlocksV; n += 2) {
-        std::uint32_t b[4];
-        ptx::load_matrices_transposed(b, at + k * 16 * S::kPitchV + n * 16);
-#pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          ptx::multiply_add<Operand>(out_[m][n], a[m], b[0], b[1]);
-          ptx::multiply_add<Operand>(out_[m][n + 1], a[m], b[2], b[3]);
-        }
+      for (int m = 0; m < kM; ++m) {
+        ptx::multiply_add<Operand>(out_[m][n], a[m], b[0], b[1]);
+        ptx::multiply_add<Operand>(out_[m][n + 1], a[m], b[2], b[3]);
       }
     }
   }
 
-  // Adds weight · value for the keys with infinite values, and rows that give them any weight.
+  // From the logits of keys 16 k to 16 k + 16 to the weights of their values, which join the sums of weights with kSum.
+  template <bool kSum>
+  ATTNGEN_DEVICE void weigh(float (&scores)[kM][kBlocks][4], int k, int stage, int column) {
+    if constexpr (Fn::kSoftmax) exponentiate<kSum>(scores, k);
+    if constexpr (Fn::kHasValueScale) scale_values(scores, k, stage, column);
+  }
+
   ATTNGEN_DEVICE void add_infinite(const char* values, const float (&weights)[kM][kBlocks][4]) {
     const int lane = ptx::lane();
 #pragma unroll 1
@@ -262,27 +274,28 @@ class Warp {
     }
   }
 
-  ATTNGEN_DEVICE void exponentiate(float (&scores)[kM][kBlocks][4]) {
+  template <bool kSum>
+  ATTNGEN_DEVICE void exponentiate(float (&scores)[kM][kBlocks][4], int k) {
     const float scale = fn_.scale_log2;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const float reference = shift(i);
 #pragma unroll
-      for (int n = 0; n < kBlocks; ++n)
+      for (int n = 2 * k; n < 2 * k + 2; ++n)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float& score = scores[i / 2][n][i % 2 * 2 + j];
           score = ptx::exp2(score * scale + reference);
-          state_[i].sum += score;
+          if constexpr (kSum) state_[i].sum += score;
         }
     }
   }
 
   // A hidden key's value_scale may be NaN; its weight is 0 all the same.
-  ATTNGEN_DEVICE void scale_values(float (&weights)[kM][kBlocks][4], int stage, int first) const {
+  ATTNGEN_DEVICE void scale_values(float (&weights)[kM][kBlocks][4], int k, int stage, int first) const {
     const int lane = ptx::lane();
 #pragma unroll
-    for (int n = 0; n < kBlocks; ++n)
+    for (int n = 2 * k; n < 2 * k + 2; ++n)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const float scale = fn_.value_scale(column(stage, first + 8 * n + 2 * (lane % 4) + j));
