@@ -37,6 +37,41 @@ class Finish {
     }
   }
 
+  // Whether the item's rows can leave by complete() and store_rows(): all are written through, no stage takes them whole.
+  ATTNGEN_DEVICE static bool is_plain(const Item& item) {
+    return !Fn::kHasOutput && S::kPitchV <= S::kPitch && item.segment_count == 1 && item.partial == kWriteThrough;
+  }
+
+  // What completes row `at` of the tile, whose weights have that sum and shift: the factor of its values.  The lane that
+  // `stores` also stores its lse.
+  ATTNGEN_DEVICE float complete(int at, float sum, float shift, bool stores) const {
+    if constexpr (!Fn::kSoftmax) sum = 1.0f;
+    const Row& row = books_.rows[at];
+    float factor = inverse(sum);
+    double lse = Fn::kSoftmax ? log_sum(sum, shift) : 0.0;
+    if constexpr (Fn::kHasSink && Fn::kSoftmax)
+      if (!params_.raw) factor *= sink_factor(row, lse);
+    if (stores && books_.partial[at] == kWriteThrough) store_lse(row, lse);
+    return factor;
+  }
+
+  // Stores kCount complete rows of the tile from `begin` on, by one warp; they lie at `staged`, S::kPitch bytes apart.
+  template <int kCount>
+  ATTNGEN_DEVICE void store_rows(const char* staged, int begin) const {
+    constexpr int kBytes = 2 * S::kHeadDimV, kPieces = kBytes / 16;
+    const int lane = ptx::lane(), at = begin + lane % kCount;
+    const auto own = reinterpret_cast<unsigned long long>(
+        books_.partial[at] == kWriteThrough ? out_of(books_.rows[at]) : nullptr);
+#pragma unroll 4
+    for (int first = 0; first < kCount * kPieces; first += 32) {
+      const int piece = first + lane, row = piece / kPieces;
+      auto* to = reinterpret_cast<char*>(__shfl_sync(0xffffffffu, own, row % kCount));
+      if (to == nullptr || (kCount * kPieces % 32 != 0 && row >= kCount)) continue;
+      const int byte = piece % kPieces * 16;
+      *reinterpret_cast<uint4*>(to + byte) = *reinterpret_cast<const uint4*>(staged + row * S::kPitch + byte);
+    }
+  }
+
   // Counts the item's segments in and merges those that are complete; all threads of the CTA.  The counters are left at
   // 0 for the next launch.
   ATTNGEN_DEVICE void arrive(const Item& item) const {
@@ -82,12 +117,18 @@ class Finish {
     }
   }
 
+  ATTNGEN_DEVICE static float inverse(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+
+  // log2 of the sum of exp2(logit) where `sum` is that of exp2(logit + shift).
+  ATTNGEN_DEVICE static double log_sum(float sum, float shift) {
+    return sum == 0.0f ? -static_cast<double>(__builtin_inff()) : static_cast<double>(::log2f(sum)) - shift;
+  }
+
   // Divides by the sum and gives the lse in log2; with softmax off both are left alone.
   ATTNGEN_DEVICE double normalise(Values& out, float sum, float shift) const {
     if constexpr (!Fn::kSoftmax) return 0.0;
-    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-    each(out, [&](int own, int half, int i) { return out[own][half][i] * inverse; });
-    return sum == 0.0f ? -static_cast<double>(__builtin_inff()) : static_cast<double>(::log2f(sum)) - shift;
+    scale(out, inverse(sum));
+    return log_sum(sum, shift);
   }
 
   // A row that is complete but for sink and output; every lane of its group, but only those that are `real` store.
@@ -95,7 +136,7 @@ class Finish {
     Values out;
     each(out, [&](int own, int half, int i) { return complete[own][half][i]; });
     if ((Fn::kHasSink || Fn::kHasOutput) && !params_.raw) {
-      if constexpr (Fn::kHasSink && Fn::kSoftmax) lse = join_sink(fn_.sink(row) * kLog2E, out, lse);
+      if constexpr (Fn::kHasSink && Fn::kSoftmax) scale(out, sink_factor(row, lse));
       if constexpr (Fn::kHasOutput) {
         WarpLanes<S::kHeadDimV, Fn::kUsesLaneAt> lanes(out, room_ + L::row() * L::kRoom);
         fn_.output(lanes, row, static_cast<float>(lse * kLn2));
@@ -103,22 +144,30 @@ class Finish {
     }
     if (!real) return;
     using Operand = typename S::Operand;
-    write_vector<S::kHeadDimV>(static_cast<Operand*>(params_.out) + row.row * params_.out_row + row.h * params_.out_head,
-                               out);
-    if (params_.lse && L::lane() == 0)
+    write_vector<S::kHeadDimV>(out_of(row), out);
+    if (L::lane() == 0) store_lse(row, lse);
+  }
+
+  ATTNGEN_DEVICE typename S::Operand* out_of(const Row& row) const {
+    return static_cast<typename S::Operand*>(params_.out) + row.row * params_.out_row + row.h * params_.out_head;
+  }
+
+  ATTNGEN_DEVICE void store_lse(const Row& row, double lse) const {
+    if (params_.lse)
       params_.lse[row.row * params_.lse_row + row.h * params_.lse_head] = static_cast<float>(lse * params_.lse_scale);
   }
 
-  ATTNGEN_DEVICE static double join_sink(double sink, Values& out, double lse) {
-    const double top = lse > sink || lse != lse ? lse : sink;
+  // Joins the row's sink: gives the factor of its values, and the new lse.
+  ATTNGEN_DEVICE float sink_factor(const Row& row, double& lse) const {
+    const double sink = fn_.sink(row) * kLog2E, top = lse > sink || lse != lse ? lse : sink;
     double joined = top;
     if (top - top == 0.0)  // finite
       joined = top + static_cast<double>(::log2f(ptx::exp2(static_cast<float>(lse - top)) +
                                                  ptx::exp2(static_cast<float>(sink - top))));
     const bool none = joined == -static_cast<double>(__builtin_inff());
     const float factor = none ? 0.0f : ptx::exp2(static_cast<float>(lse - joined));
-    each(out, [&](int own, int half, int i) { return out[own][half][i] * factor; });
-    return joined;
+    lse = joined;
+    return factor;
   }
 
   ATTNGEN_DEVICE void store_partial(std::int64_t partial, const Values& out, float lse) const {
@@ -163,10 +212,12 @@ class Finish {
       each(out, [&](int own, int half, int i) { return out[own][half][i] + weight * added[own][half][i]; });
     }
     if constexpr (!Fn::kSoftmax) return 0.0;
-    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-    each(out, [&](int own, int half, int i) { return out[own][half][i] * inverse; });
-    return sum == 0.0f ? -static_cast<double>(__builtin_inff())
-                       : static_cast<double>(top) + static_cast<double>(::log2f(sum));
+    scale(out, inverse(sum));
+    return log_sum(sum, -top);
+  }
+
+  ATTNGEN_DEVICE static void scale(Values& out, float factor) {
+    each(out, [&](int own, int half, int i) { return out[own][half][i] * factor; });
   }
 
   template <class F>

@@ -69,6 +69,16 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }
     ptx::wait_copies<0>();
+    if (finish.is_plain(item)) {  // over the warp's own queries
+      char* staged = shared + S::kQueries + first * S::kPitch;
+      __syncwarp();
+      self.stage_complete(staged, [&](int row, float sum, float shift, bool stores) {
+        return finish.complete(row, sum, shift, stores);
+      });
+      __syncwarp();
+      finish.template store_rows<kOwn>(staged, first);
+      return;
+    }
     __syncthreads();
     self.publish();
     char* staged = shared + warp * 8 * S::kOutPitch;

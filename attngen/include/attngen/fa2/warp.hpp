@@ -79,14 +79,29 @@ class Warp {
     add_infinite(values, weights);
   }
 
+  // Completes the rows by complete(row of the tile, sum of weights, shift, whether this lane stores what it finds), which
+  // gives the factor of their values, and leaves them as operands at `to`, S::kPitch bytes apart.
+  template <class Complete>
+  ATTNGEN_DEVICE void stage_complete(char* to, const Complete& complete) {
+    const int lane = ptx::lane();
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = 8 * i + lane / 4;
+      const float factor = complete(first_row_ + row, whole_sum(i), shift(i), lane % 4 == 0);
+      auto* at = reinterpret_cast<std::uint32_t*>(to + row * S::kPitch) + lane % 4;
+#pragma unroll
+      for (int n = 0; n < kBlocksV; ++n)
+        at[4 * n] =
+            ptx::pack<Operand>(factor * out_[i / 2][n][i % 2 * 2], factor * out_[i / 2][n][i % 2 * 2 + 1]);
+    }
+  }
+
   // Leaves what normalises the rows in the books.
   ATTNGEN_DEVICE void publish() {
     const int lane = ptx::lane(), warp = ptx::warp();
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      float sum = state_[i].sum;
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const float sum = whole_sum(i);
       if (lane % 4 == 0) {
         books_.sum[warp][8 * i + lane / 4] = sum;
         books_.shift[warp][8 * i + lane / 4] = shift(i);
@@ -109,6 +124,12 @@ class Warp {
   }
 
  private:
+  ATTNGEN_DEVICE float whole_sum(int i) const {
+    float sum = state_[i].sum;
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+  }
+
   // Rounded by itself: fused into a subtraction it would differ from the shift that the weights were made with.
   ATTNGEN_DEVICE float shift(int i) const { return __fmul_rn(-state_[i].top, fn_.scale_log2); }
 
