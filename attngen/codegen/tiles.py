@@ -111,7 +111,8 @@ def shared_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
     tables = 4 * _round_up(max(dims)) * extras.tables
     odd = any(n % 16 for n in dims)  # a lane doesn't hold both halves of such a vector
     room = 2048 * shape.warps if extras.lane_at or odd else 0
-    books = 512 + 256 * shape.warps + 16 * shape.keys + config.rows * (40 + 4 * extras.row_values)
+    results = 8 * (shape.warps * config.rows if config.rows in DECODE_ROWS else config.rows)
+    books = 512 + results + 16 * shape.keys + config.rows * (40 + 4 * extras.row_values)
     return tiles + books + tables + room
 
 

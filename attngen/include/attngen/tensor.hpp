@@ -21,11 +21,20 @@ ATTNGEN_FN T scalar(const Word* words) {
 
 namespace detail {
 
-// The bits at `from`, whatever type they were stored as: an empty tensor's zero is a Word.
+// The bits at `from`, whatever type they were stored as: an empty tensor's zero is a Word.  On a GPU they lie in global
+// memory, which no kernel writes while it reads them.
 template <class T>
 ATTNGEN_FN T read(const void* from) {
   T bits;
+#if defined(__CUDA_ARCH__)
+  using Bits = std::conditional_t<sizeof(T) == 1, unsigned char,
+                                  std::conditional_t<sizeof(T) == 2, unsigned short,
+                                                     std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>>>;
+  const Bits there = __ldg(static_cast<const Bits*>(from));
+  memcpy(&bits, &there, sizeof(bits));
+#else
   memcpy(&bits, __builtin_assume_aligned(from, alignof(T)), sizeof(bits));
+#endif
   return bits;
 }
 
@@ -158,8 +167,9 @@ class Tensor {
     if constexpr (simd::Vector<I>) {
       return 0;
     } else {
-      const Word wide = index;
-      return (wide < 0 ? 0 : wide > last_[K] ? last_[K] : wide) * stride_[K];
+      constexpr Word kMost = sizeof(I) == 4 ? 0x7fffffff : 0x7fffffffffffffff;
+      const I last = static_cast<I>(last_[K] < kMost ? last_[K] : kMost);
+      return static_cast<Word>(index < 0 ? 0 : index > last ? last : index) * stride_[K];
     }
   }
 

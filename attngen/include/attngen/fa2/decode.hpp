@@ -13,6 +13,7 @@ struct DecodeShape : Shape<Traits, Fn> {
   static constexpr int kM = Traits::kRows / 16;
   static constexpr int kStaged = Base::kRing + Traits::kWarps * Traits::kRows * Base::kOutPitch;  // over the ring
   static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
+  static constexpr int kOwn = Traits::kWarps < 4 ? Traits::kRows / Traits::kWarps : Traits::kRows / 4;  // rows of a warp
   static_assert(Traits::kRows <= 32 && Base::kSlice % 16 == 0);
 };
 
@@ -24,7 +25,8 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
   char* shared = dynamic_shared;
   Books<S, Fn>& books = Memory::books();
   const Fn fn = make_functor<S, Fn>(launch, books);
-  const int warp = ptx::warp(), slice = warp * S::kSlice;
+  const auto slice = [] { return ptx::warp() * S::kSlice; };
+  const auto own = [] { return ptx::warp() * S::kOwn; };
   KeyLoader<S, Fn> loader(params, shared, books);
   const Converter<S, Fn> converter(fn, shared, books, Memory::room());
   const RowLoader<S, Fn> rows(params, fn, shared, books, Memory::room());
@@ -32,33 +34,30 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
   Warp<S, Fn, S::kM, S::kSlice> self(fn, shared, books, 0);
 
   each_item<S, Fn>(params, books, [&](const Item& item, const Level& level, const auto& prefetch) {
-    constexpr int kOwn = S::kRows / S::kWarps;
     loader.start(item, level);
-    const char* query = rows.template describe<kOwn>(item, level, warp * kOwn);
-    __syncwarp();
-    rows.template copy<kOwn>(warp * kOwn, query);
+    if (own() < S::kRows) rows.template copy<S::kOwn>(own(), rows.template describe<S::kOwn>(item, level, own()));
     prefetch();
     ptx::commit_copies();
     loader.begin();
     ptx::wait_copies<S::kAhead>();
-    rows.template transform<kOwn>(warp * kOwn);
+    if (own() < S::kRows) rows.template transform<S::kOwn>(own());
     __syncthreads();
     self.start(item.kv_head);
     int stage = 0;
 #pragma unroll 1
-    while (loader.key() + slice < item.kv_end) {
+    while (loader.key() + slice() < item.kv_end) {
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
-      const bool full = is_full(item, loader.key() + slice, S::kSlice);
+      const bool full = is_full(item, loader.key() + slice(), S::kSlice);
       loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
       char* values = keys + S::kKeys * S::kPitch;
       if (!full && converter.any_infinite(values)) {
-        self.visit_infinite(keys + slice * S::kPitch, values + slice * S::kPitchV, stage, slice);
+        self.visit_infinite(keys + slice() * S::kPitch, values + slice() * S::kPitchV, stage, slice());
         converter.silence(values);
       }
-      self.visit(keys + slice * S::kPitch, values + slice * S::kPitchV, stage, slice, full);
+      self.visit(keys + slice() * S::kPitch, values + slice() * S::kPitchV, stage, slice(), full);
       __syncwarp();
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }
@@ -68,9 +67,9 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     self.publish();
 #pragma unroll
     for (int part = 0; part < S::kRows / 8; ++part)
-      self.stage_out(part, staged + (warp * S::kRows + 8 * part) * S::kOutPitch);
+      self.stage_out(part, staged + (ptx::warp() * S::kRows + 8 * part) * S::kOutPitch);
     __syncthreads();
-    finish.template store<S::kWarps, S::kRows>(staged + warp * kOwn * S::kOutPitch, 0, warp * kOwn, warp * kOwn, kOwn);
+    if (own() < S::kRows) finish.template store<S::kWarps, S::kRows>(staged + own() * S::kOutPitch, 0, own(), own(), S::kOwn);
     finish.arrive(item);
   });
 }

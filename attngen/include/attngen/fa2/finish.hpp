@@ -79,13 +79,16 @@ class Finish {
     if (single && item.merge < 0) return;
     const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
     const Merge* merges = plan_.at<Merge>(plan_.plan_->merges_at);
-    __threadfence();
     __syncthreads();
-    for (int s = ptx::thread(); s < item.segment_count; s += S::kThreads) {
-      const std::int32_t merge = single ? item.merge : segments[s].merge;
-      books_.last[s] = merge >= 0 && is_last(merge, single ? item.arrivals : merges[merge].arrivals) ? merge : -1;
+    if (ptx::warp() == 0) {  // whose fences count for the whole CTA between two barriers
+      __threadfence();
+      for (int s = ptx::lane(); s < item.segment_count; s += 32) {
+        const std::int32_t merge = single ? item.merge : segments[s].merge;
+        const bool last = merge >= 0 && is_last(merge, single ? item.arrivals : merges[merge].arrivals);
+        books_.last[s] = last ? merge : -1;
+        if (last) __threadfence();
+      }
     }
-    __threadfence();
     __syncthreads();
     for (int s = 0; s < item.segment_count; ++s)
       if (books_.last[s] >= 0) merge_rows(merges[books_.last[s]]);

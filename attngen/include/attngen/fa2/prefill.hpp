@@ -9,7 +9,7 @@ namespace attngen::fa2 {
 template <class Traits, class Fn>
 struct PrefillShape : Shape<Traits, Fn> {
   using Base = Shape<Traits, Fn>;
-  static constexpr int kM = Traits::kRows / Traits::kWarps / 16;  // blocks of 16 rows of one warp
+  static constexpr int kM = Base::kWarpRows / 16;  // blocks of 16 rows of one warp
   static constexpr int kStaged = Traits::kWarps * 8 * Base::kOutPitch;  // over everything
   static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
   static_assert(kM * Traits::kWarps * 16 == Traits::kRows);
@@ -33,9 +33,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
 
   each_item<S, Fn>(params, books, [&](const Item& item, const Level& level, const auto& prefetch) {
     loader.start(item, level);
-    const char* query = rows.template describe<kOwn>(item, level, first);
-    __syncwarp();
-    rows.template copy<kOwn>(first, query);
+    rows.template copy<kOwn>(first, rows.template describe<kOwn>(item, level, first));
     prefetch();
     ptx::commit_copies();
     loader.begin();

@@ -19,6 +19,7 @@ struct Shape : Traits {
 
   // Whether all warps read all keys of a tile: those of prefill do.
   static constexpr bool kShared = Traits::kRows > 32;
+  static constexpr int kWarpRows = kShared ? Traits::kRows / Traits::kWarps : Traits::kRows;  // that one warp computes
 
   // Keys that one warp loads, and transforms where there is something to transform.
   static constexpr int kSlice = Traits::kKeys / Traits::kWarps;
@@ -64,7 +65,7 @@ struct Books {
   KeyPlace places[S::kKeys];                                              // of the tile that is being asked for
   typename Fn::Row rows[S::kRows];
   std::int32_t partial[S::kRows];  // of each row: its place among the partials, kWriteThrough, or kNoRow
-  float shift[S::kWarps][32], sum[S::kWarps][32];  // of each warp's rows
+  float shift[S::kWarps][S::kWarpRows], sum[S::kWarps][S::kWarpRows];  // of each warp's rows
   KeySource source;
   Level level;  // the plan's first
   alignas(16) Item items[2];  // this one and the next, by the parity of their indices
