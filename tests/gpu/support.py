@@ -34,10 +34,15 @@ def parameters(variant: LoadedVariant, made: Made) -> dict[str, Any]:
     return random_parameters(variant.ir, sizes, torch.Generator().manual_seed(shape.seed))
 
 
-def attention(variant: LoadedVariant, made: Made, device: str, **options: Any) -> attngen.Attention:
+def attention(variant: LoadedVariant, made: Made, device: str, /, **options: Any) -> attngen.Attention:
     """An Attention whose limits the batch reaches exactly, its partials poisoned."""
     shape = made.shape
-    chosen: dict[str, Any] = {"limits": made.limits(), "target": device.split(":")[0], **options}
+    chosen: dict[str, Any] = {
+        "limits": made.limits(),
+        "target": device.split(":")[0],
+        "device": device,
+        **options,
+    }
     attn = attngen.Attention(
         variant,
         num_qo_heads=shape.num_qo_heads,
@@ -47,7 +52,6 @@ def attention(variant: LoadedVariant, made: Made, device: str, **options: Any) -
         dtype=shape.dtype,
         kv_dtype=shape.kv_dtype,
         kv=made.lists.kv,
-        device=device,
         **chosen,
     )
     poison(attn)
@@ -103,7 +107,7 @@ def assert_right(
     assert verdict.ok, verdict
 
 
-def try_batch(variant: LoadedVariant, made: Made, device: str, raw: bool = False, **options: Any) -> State:
+def try_batch(variant: LoadedVariant, made: Made, device: str, /, raw: bool = False, **options: Any) -> State:
     """Compile, plan, run and judge a batch, twice with the same bits."""
     params, attn = parameters(variant, made), attention(variant, made, device, **options)
     plan(made, attn, params)

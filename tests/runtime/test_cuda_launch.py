@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,55 +18,15 @@ from attngen.codegen.target import GPUS
 from attngen.errors import EnvironmentFault
 from attngen.runtime import device as devices
 from attngen.runtime import host, setup
-from attngen.runtime.build import INCLUDE
 from attngen.runtime.device import Gpu
 from attngen.runtime.module import Kernel
 from attngen.runtime.setup import tile_rows
+from tests.runtime.fake_gpu import SMS, Fake, fake_driver
 from tests.runtime.test_attention import HK, HQ, D, expected, params
 from tests.runtime.tiny_kernel import PARAMETERS, TinyVariant
 
 PLAN: Final[dict[str, Any]] = dict(qo_indptr=[0, 1, 3], kv_indptr=[0, 2, 3], kv_indices=[5, 1, 2], kv_len=[20, 16])
-SMS: Final = 3
 KERNEL: Final = "x 128 shared 5000"
-
-
-class Fake:
-    """The driver's own record, and what a test makes of it."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        library.fake_calls.restype = ctypes.c_char_p
-        library.fake_capture.argtypes = [ctypes.c_int64, ctypes.c_int]
-        self.library = library
-        self.stream = 7
-
-    def calls(self) -> list[str]:
-        """What was called since this was last asked."""
-        return list(self.library.fake_calls().decode().splitlines())
-
-    def capture(self, on: bool) -> None:
-        """Begin or end a capture of the current stream."""
-        self.library.fake_capture(self.stream, on)
-
-
-@dataclass(frozen=True)
-class FakeGpu(Gpu):
-    """A GPU whose memory is the host's."""
-
-    fake: Fake
-
-    @property
-    def torch_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def dlpack(self) -> tuple[int, int]:
-        return 1, self.index
-
-    def stream(self) -> int:
-        return self.fake.stream
-
-    def pinned(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -98,24 +57,14 @@ class GpuVariant(TinyVariant):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    if torch.cuda.is_available():
-        pytest.skip("this process needs the real driver")
-    folder = Path(__file__).parent
-    built = tmp_path_factory.mktemp("fake") / "libcuda.so"
-    command = ["g++", "-std=c++17", "-shared", "-fPIC", "-O1", f"-I{INCLUDE}", "-o", built, folder / "fake_cuda.cpp"]
-    subprocess.run([*map(str, command), "-ldl"], check=True)
-    host.library().use_cuda_library(str(built))
-    return ctypes.CDLL(str(built))
+    return fake_driver(tmp_path_factory.mktemp("fake"))
 
 
 @pytest.fixture
 def fake(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     fake = Fake(library)
 
-    def find(device: str) -> Gpu | None:
-        return None if device == "cpu" else FakeGpu(int(device.partition(":")[2] or 0), "Fake", (9, 0), SMS, fake)
-
-    monkeypatch.setattr(setup, "find_gpu", find)
+    monkeypatch.setattr(setup, "find_gpu", fake.find_gpu)
     monkeypatch.setattr(setup, "GPU_OPERANDS", ("f32",))
     gc.collect()
     fake.calls()

@@ -45,6 +45,7 @@ class KeyLoader {
   // Copies the first tiles into the first stages; a single group has been committed since start().
   ATTNGEN_DEVICE void begin() {
     ptx::wait_copies<1>();
+    __syncwarp();  // lanes read entries that others have copied
 #pragma unroll 1
     for (int stage = 0; stage < S::kAhead; ++stage) issue(stage);
   }
@@ -57,6 +58,7 @@ class KeyLoader {
     } else {
       issue_any(from, stage);
     }
+    __syncwarp();  // all lanes have read the entries that may lie there now
     find(from, (stage + S::kAhead) % S::kStages, first_ + S::kAhead * S::kKeys);
     ptx::commit_copies();
     first_ += S::kKeys;

@@ -37,7 +37,7 @@ namespace detail {
 // The same value, but no longer a product that an addition could be contracted with.
 template <class F>
 ATTNGEN_FN F rounded(F x) {
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
   asm("" : "+f"(x));
 #elif defined(__AVX512F__)
   asm("" : "+v"(x));
