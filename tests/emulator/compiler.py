@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ class EmulatorCompiler:
 
     def compile(self, folder: Path, main: str, output: str, flags: Sequence[str]) -> tuple[bool, str]:
         """Make folder/output from folder/main; gives whether it did and the log."""
-        library = self.libraries / f"{len(list(self.libraries.iterdir()))}.so"
+        library = Path(tempfile.mkdtemp(dir=self.libraries)) / "kernel.so"  # several threads compile at once
         kernel = re.search(r"(attngen_\w+)\(const __grid_constant__", (folder / main).read_text())
         assert kernel is not None
         command = [
