@@ -96,7 +96,6 @@ class Capacity:
     items: int
     segments: int
     merges: int
-    parts: int
     partial_rows: int
     blocks: int
 
@@ -193,7 +192,6 @@ class PlanConfig:
             + ITEM_BYTES * most.items
             + SEGMENT_BYTES * most.segments
             + MERGE_BYTES * most.merges
-            + 4 * most.parts
             + 64 * (11 + 3 * levels)  # each array starts at a multiple of at most 64
         )
         return Workspace(
@@ -256,7 +254,6 @@ def capacity(config: PlanConfig) -> Capacity:
         items=heads * tasks + workers,
         segments=heads * tasks + workers,
         merges=workers,
-        parts=2 * workers,
         partial_rows=sum(2 * own * min(most, limits.longest_q * config.group) for own, most in _queues(config)),
         blocks=blocks,
     )
@@ -292,7 +289,6 @@ def _shared(config: PlanConfig, rows: int) -> Capacity:
         items=heads * (tasks + extra) + config.num_workers,
         segments=segments,
         merges=heads * cuts,
-        parts=segments,
         partial_rows=heads * listed * group + repeated,
         blocks=0,
     )
@@ -319,7 +315,6 @@ def _chunked(config: PlanConfig, tasks: int, blocks: int) -> Capacity:
         items=heads * tasks + partial,
         segments=heads * tasks + partial,
         merges=partial // 2,
-        parts=partial,
         partial_rows=heads * pieces * max(small, default=0) + over_all_heads * max(large, default=0),
         blocks=blocks,
     )

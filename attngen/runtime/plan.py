@@ -199,7 +199,6 @@ class Header:
     items_at: int
     segments_at: int
     merges_at: int
-    parts_at: int
     levels_at: int
     bytes: int
     num_slots: int
@@ -259,12 +258,12 @@ class Merge:
     packed_begin: int
     packed_count: int
     kv_head: int
-    part_begin: int
+    partial: int
     part_count: int
     arrivals: int
 
 
-_HEADER: Final = "<14i12q"
+_HEADER: Final = "<14i11q"
 _ITEM: Final = "q18i"
 _WORKER: Final = f"<2i40x{_ITEM}"
 _NUM_ROWS_AT: Final = struct.calcsize("<3i")  # of PlanHeader::num_rows
@@ -282,7 +281,6 @@ class Plan:
     items: tuple[Item, ...]
     segments: tuple[Segment, ...]
     merges: tuple[Merge, ...]
-    parts: tuple[int, ...]
     levels: tuple[View, ...]
     arena: bytes
 
@@ -323,7 +321,6 @@ def read_plan(arena: torch.Tensor) -> Plan:
         items=tuple(Item(*row) for row in records(f"<{_ITEM}", header.items_at, header.num_items)),
         segments=tuple(Segment(*row) for row in records("<4i", header.segments_at, header.num_segments)),
         merges=tuple(Merge(*row) for row in records("<6i", header.merges_at, header.num_merges)),
-        parts=ints(header.parts_at, header.num_parts),
         levels=tuple(View(*row) for row in records("<3q2i", header.levels_at, header.num_levels)),
         arena=data,
     )

@@ -258,12 +258,12 @@ inline int __syncthreads_or(int x) {
 inline void __syncwarp() { emulated::exchange(0); }
 
 template <class T>
-T __shfl_sync(unsigned, T x, int from) {
+T __shfl_sync(unsigned, T x, int from, int width = 32) {
   static_assert(sizeof(T) <= 8);
   std::uint64_t word = 0;
   std::memcpy(&word, &x, sizeof x);
   const unsigned place = emulated::exchange(word);
-  std::memcpy(&x, &emulated::warp().words[place][from & 31][0], sizeof x);
+  std::memcpy(&x, &emulated::warp().words[place][(emulated::lane() & ~(width - 1)) | (from & (width - 1))][0], sizeof x);
   return x;
 }
 template <class T>

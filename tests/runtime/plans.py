@@ -240,7 +240,7 @@ def check_partials(plan: Plan, config: PlanConfig) -> None:
     expected: dict[tuple[int, int], tuple[int, list[int]]] = {}
     for number, merge in enumerate(plan.merges):
         assert merge.part_count >= 2 and merge.arrivals == arrivals[number]
-        parts = plan.parts[merge.part_begin : merge.part_begin + merge.part_count]
+        parts = [merge.partial + part * merge.packed_count for part in range(merge.part_count)]
         for i in range(merge.packed_count):
             place = (merge.packed_begin + i, merge.kv_head)
             assert place not in expected

@@ -68,13 +68,14 @@ struct Segment {
   std::int32_t merge;
 };
 
-// Rows whose partials are merged, in the order of `parts`, by whoever arrives last.  Packed rows here number tokens
+// Rows whose partials are merged, part by part in order, by whoever arrives last: part p of row i is partial row
+// partial + p · packed_count + i.  Packed rows here number tokens
 // directly (no `tokens` indirection).
 struct Merge {
   std::int32_t packed_begin;
   std::int32_t packed_count;
   std::int32_t kv_head;
-  std::int32_t part_begin;
+  std::int32_t partial;
   std::int32_t part_count;
   std::int32_t arrivals;   // segments that must arrive
 };
@@ -102,7 +103,6 @@ struct PlanHeader {
   std::int64_t items_at;        // Item[]
   std::int64_t segments_at;     // Segment[]
   std::int64_t merges_at;       // Merge[]
-  std::int64_t parts_at;        // i32[], first partial row of each part
   std::int64_t levels_at;       // Level[num_levels]
   std::int64_t bytes;           // in use
   std::int64_t num_slots;       // rows that the pool must have

@@ -117,7 +117,7 @@ struct Schedule {
 
 // How much of each array of the arena is written.
 struct Cursor {
-  std::int32_t item, segment, merge, part, partial_row;
+  std::int32_t item, segment, merge, partial_row;
 };
 
 // Rows that are never separated: every task covers all of them or none.
@@ -235,7 +235,6 @@ class Planner {
   std::vector<Segment> segments_;
   std::vector<std::int32_t> piece_segments_;  // first segment of each piece
   std::vector<Merge> merges_;
-  std::vector<std::int32_t> merge_rows_;      // first partial row of each merge, of its schedule's
   std::vector<std::int32_t> order_;           // pieces by worker
 };
 

@@ -8,8 +8,7 @@ namespace attngen::plan {
 
 void Planner::add_merge(Schedule& schedule, std::int32_t first, std::int32_t count, std::int32_t head,
                         std::int32_t parts) {
-  merges_.push_back({first, count, head, static_cast<std::int32_t>(schedule.parts), parts, 0});
-  merge_rows_.push_back(static_cast<std::int32_t>(schedule.partial_rows));
+  merges_.push_back({first, count, head, static_cast<std::int32_t>(schedule.partial_rows), parts, 0});
   schedule.parts += parts;
   schedule.partial_rows += std::int64_t{count} * parts;
 }
@@ -63,7 +62,7 @@ void Planner::join(Schedule& schedule) {
         add_merge(schedule, unit.packed_begin, count, pieces_[i].head, part_count_[place]);
       }
       const auto merge = static_cast<std::size_t>(merge_of_[place]);
-      const std::int32_t row = merge_rows_[merge] + merges_[merge].arrivals++ * count;
+      const std::int32_t row = merges_[merge].partial + merges_[merge].arrivals++ * count;
       segments_.push_back({offset, count, row, static_cast<std::int32_t>(merge - schedule.merge_begin)});
     });
   }
@@ -88,7 +87,6 @@ void Planner::place() {
   header->items_at = allocate(items * static_cast<std::int64_t>(sizeof(Item)), 64);
   header->segments_at = allocate(segments * static_cast<std::int64_t>(sizeof(Segment)));
   header->merges_at = allocate(merges * static_cast<std::int64_t>(sizeof(Merge)));
-  header->parts_at = allocate(parts * 4);
   header->num_items = static_cast<std::int32_t>(items);
   header->num_segments = static_cast<std::int32_t>(segments);
   header->num_merges = static_cast<std::int32_t>(merges);
@@ -201,15 +199,11 @@ void Planner::write_item(const Piece& piece, std::int32_t segment_begin, std::in
 void Planner::write_merges(const Schedule& schedule, const Cursor& done) {
   const auto* header = at<PlanHeader>(0);
   Merge* to = at<Merge>(header->merges_at) + done.merge;
-  auto* parts = at<std::int32_t>(header->parts_at);
   for (std::int32_t g = 0; g < schedule.groups; ++g)
     for (std::size_t m = schedule.merge_begin; m < schedule.merge_end; ++m) {
       Merge merge = merges_[m];
       merge.kv_head += g * schedule.heads;
-      merge.part_begin += done.part + g * static_cast<std::int32_t>(schedule.parts);
-      const std::int32_t first =
-          done.partial_row + merge_rows_[m] + g * static_cast<std::int32_t>(schedule.partial_rows);
-      for (std::int32_t p = 0; p < merge.part_count; ++p) parts[merge.part_begin + p] = first + p * merge.packed_count;
+      merge.partial += done.partial_row + g * static_cast<std::int32_t>(schedule.partial_rows);
       *to++ = merge;
     }
 }
@@ -227,13 +221,11 @@ void Planner::write(const Schedule& schedule, Cursor* done) {
   done->item += groups * static_cast<std::int32_t>(schedule.piece_end - schedule.piece_begin);
   done->segment += groups * static_cast<std::int32_t>(schedule.segment_end - schedule.segment_begin);
   done->merge += groups * static_cast<std::int32_t>(schedule.merge_end - schedule.merge_begin);
-  done->part += groups * static_cast<std::int32_t>(schedule.parts);
   done->partial_row += groups * static_cast<std::int32_t>(schedule.partial_rows);
 }
 
 void Planner::emit() {
   merges_.clear();
-  merge_rows_.clear();
   segments_.clear();
   piece_segments_.clear();
   for (Schedule& schedule : schedules_) {

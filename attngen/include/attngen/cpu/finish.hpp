@@ -81,11 +81,10 @@ class Finish {
 
   // Parts in index order: the same bits whoever merges.
   void merge_row(const Merge& work, std::int32_t i, float* out) const {
-    const std::int32_t* parts = plan_.parts + work.part_begin;
-    const double lse = Fn::kSoftmax ? merged_lse(parts, work.part_count, i) : 0.0;
+    const double lse = Fn::kSoftmax ? merged_lse(work, i) : 0.0;
     std::fill(out, out + S::kDimV, 0.0f);
     for (std::int32_t part = 0; part < work.part_count; ++part) {
-      const std::int64_t partial = static_cast<std::int64_t>(parts[part]) + i;
+      const std::int64_t partial = partial_of(work, part, i);
       const float weight = Fn::kSoftmax ? part_weight(params_.partial_lse[partial], lse) : 1.0f;
       const float* from = params_.partial_out + partial * S::kHeadDimV;
       for (int lane = 0; lane < S::kHeadDimV; ++lane) out[lane] += weight * from[lane];
@@ -99,14 +98,19 @@ class Finish {
     return lse == kNoKeys ? 0.0f : static_cast<float>(std::exp2(part - lse));
   }
 
-  double merged_lse(const std::int32_t* parts, std::int32_t count, std::int32_t i) const {
+  static std::int64_t partial_of(const Merge& work, std::int32_t part, std::int32_t i) {
+    return work.partial + std::int64_t{part} * work.packed_count + i;
+  }
+
+  double merged_lse(const Merge& work, std::int32_t i) const {
     double top = kNoKeys, sum = 0.0;
-    for (std::int32_t part = 0; part < count; ++part) {
-      const double lse = params_.partial_lse[parts[part] + i];
+    for (std::int32_t part = 0; part < work.part_count; ++part) {
+      const double lse = params_.partial_lse[partial_of(work, part, i)];
       top = lse > top || lse != lse ? lse : top;
     }
     if (top == kNoKeys) return kNoKeys;
-    for (std::int32_t part = 0; part < count; ++part) sum += std::exp2(params_.partial_lse[parts[part] + i] - top);
+    for (std::int32_t part = 0; part < work.part_count; ++part)
+      sum += std::exp2(params_.partial_lse[partial_of(work, part, i)] - top);
     return top + std::log2(sum);
   }
 

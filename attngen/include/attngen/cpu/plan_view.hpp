@@ -18,7 +18,6 @@ struct PlanView {
         items(at<Item>(header->items_at)),
         segments(at<Segment>(header->segments_at)),
         merges(at<Merge>(header->merges_at)),
-        parts(at<std::int32_t>(header->parts_at)),
         levels(at<Level>(header->levels_at)) {}
 
   template <class Record>
@@ -42,7 +41,6 @@ struct PlanView {
   const Item* items;
   const Segment* segments;
   const Merge* merges;
-  const std::int32_t* parts;
   const Level* levels;
 };
 

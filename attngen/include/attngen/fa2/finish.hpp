@@ -79,19 +79,25 @@ class Finish {
     if (single && item.merge < 0) return;
     const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
     const Merge* merges = plan_.at<Merge>(plan_.plan_->merges_at);
+    Merge merge{};
+    if (single) merge = merges[item.merge];  // asked for before the wait for the others
     __syncthreads();
     if (ptx::warp() == 0) {  // whose fences count for the whole CTA between two barriers
       __threadfence();
       for (int s = ptx::lane(); s < item.segment_count; s += 32) {
-        const std::int32_t merge = single ? item.merge : segments[s].merge;
-        const bool last = merge >= 0 && is_last(merge, single ? item.arrivals : merges[merge].arrivals);
-        books_.last[s] = last ? merge : -1;
+        const std::int32_t number = single ? item.merge : segments[s].merge;
+        const bool last = number >= 0 && is_last(number, single ? item.arrivals : merges[number].arrivals);
+        books_.last[s] = last ? number : -1;
         if (last) __threadfence();
       }
     }
     __syncthreads();
-    for (int s = 0; s < item.segment_count; ++s)
-      if (books_.last[s] >= 0) merge_rows(merges[books_.last[s]]);
+#pragma unroll 1
+    for (int s = 0; s < item.segment_count; ++s) {
+      if (books_.last[s] < 0) continue;
+      if (!single) merge = merges[books_.last[s]];
+      merge_rows(merge);
+    }
   }
 
  private:
@@ -181,43 +187,52 @@ class Finish {
   // Parts in index order: the same bits whoever merges.
   ATTNGEN_DEVICE void merge_rows(const Merge& merge) const {
     constexpr int kAtOnce = S::kWarps * L::kRows;
-    const std::int32_t* parts = plan_.at<std::int32_t>(plan_.plan_->parts_at) + merge.part_begin;
 #pragma unroll 1
     for (int first = ptx::warp() * L::kRows; first < merge.packed_count; first += kAtOnce) {
       const int i = first + L::row() < merge.packed_count ? first + L::row() : first;
       Values out;
-      const double lse = merge_row(parts, merge.part_count, i, out);
+      const double lse = merge_row(merge, i, out);
       const std::int32_t packed = merge.packed_begin + i, token = packed / params_.group;
       const std::int32_t head = merge.kv_head * params_.group + packed - token * params_.group;
       store_row(fn_.row(plan_.row(token, head, merge.kv_head)), out, lse, i == first + L::row());
     }
   }
 
-  ATTNGEN_DEVICE double merge_row(const std::int32_t* parts, std::int32_t count, int row, Values& out) const {
+  // The lanes of a row share the lse of its parts, kLanes at a time.
+  ATTNGEN_DEVICE double merge_row(const Merge& merge, int row, Values& out) const {
+    const auto lse_of = [&](int part) {
+      return part < merge.part_count ? __ldcg(params_.partial_lse + merge.partial + part * merge.packed_count + row)
+                                     : -__builtin_inff();
+    };
     float top = -__builtin_inff(), sum = 0.0f;
     if constexpr (Fn::kSoftmax) {
-      for (int part = 0; part < count; ++part) {
-        const float lse = __ldcg(params_.partial_lse + parts[part] + row);
-        top = lse > top || lse != lse ? lse : top;
-      }
+      for (int part = L::lane(); part < merge.part_count; part += L::kLanes) top = larger(top, lse_of(part));
+#pragma unroll
+      for (int step = 1; step < L::kLanes; step *= 2) top = larger(top, __shfl_xor_sync(0xffffffffu, top, step));
     }
     each(out, [&](int, int, int) { return 0.0f; });
+#pragma unroll 1
+    for (int first = 0; first < merge.part_count; first += L::kLanes) {
+      float mine = 1.0f;
+      if constexpr (Fn::kSoftmax) mine = top == -__builtin_inff() ? 0.0f : ptx::exp2(lse_of(first + L::lane()) - top);
 #pragma unroll 4
-    for (int part = 0; part < count; ++part) {
-      const std::int64_t partial = static_cast<std::int64_t>(parts[part]) + row;
-      float weight = 1.0f;
-      if constexpr (Fn::kSoftmax) {
-        weight = top == -__builtin_inff() ? 0.0f : ptx::exp2(__ldcg(params_.partial_lse + partial) - top);
+      for (int i = 0; i < L::kLanes; ++i) {
+        const float weight = __shfl_sync(0xffffffffu, mine, i, L::kLanes);
+        if (first + i >= merge.part_count) continue;
+        const std::int64_t partial = merge.partial + std::int64_t{first + i} * merge.packed_count + row;
+        Values added;
+        read_vector<S::kHeadDimV>(params_.partial_out + partial * S::kHeadDimV, added);
+        each(out, [&](int own, int half, int i) { return out[own][half][i] + weight * added[own][half][i]; });
         sum += weight;
       }
-      Values added;
-      read_vector<S::kHeadDimV>(params_.partial_out + partial * S::kHeadDimV, added);
-      each(out, [&](int own, int half, int i) { return out[own][half][i] + weight * added[own][half][i]; });
     }
     if constexpr (!Fn::kSoftmax) return 0.0;
     scale(out, inverse(sum));
     return log_sum(sum, -top);
   }
+
+  // NaN wins.
+  ATTNGEN_DEVICE static float larger(float a, float b) { return b > a || b != b ? b : a; }
 
   ATTNGEN_DEVICE static void scale(Values& out, float factor) {
     each(out, [&](int own, int half, int i) { return out[own][half][i] * factor; });

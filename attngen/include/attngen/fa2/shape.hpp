@@ -68,8 +68,8 @@ struct Books {
   float shift[S::kWarps][S::kWarpRows], sum[S::kWarps][S::kWarpRows];  // of each warp's rows
   KeySource source;
   Level level;  // the plan's first
-  alignas(16) Item items[2];  // this one and the next, by the parity of their indices
-  std::int32_t item, items_end;
+  alignas(16) Item item, next_item;
+  std::int32_t items_done, items_end;
   std::int32_t last[S::kRows];  // of each segment: the merge that it completes, or -1
   alignas(16) typename Fn::Tables tables;
 };

@@ -38,31 +38,34 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const A
       reinterpret_cast<const Worker*>(arena + kWorkersAt)[params.first_worker + static_cast<int>(blockIdx.x)];
   const auto* levels = reinterpret_cast<const Level*>(arena + params.levels_at);
   if (worker.item_begin == worker.item_end) return;
-  const auto fetch = [&](std::int32_t index, const Item* item) {
-    constexpr int kPieces = sizeof(Item) / 16;
+  constexpr int kPieces = sizeof(Item) / 16;
+  const auto fetch = [&](Item* to, const Item* item) {
     if (ptx::thread() < kPieces)
-      ptx::copy_async<16>(ptx::shared_address(&books.items[index & 1]) + 16 * threadIdx.x,
-                          reinterpret_cast<const uint4*>(item) + threadIdx.x, 16);
+      ptx::copy_async<16>(ptx::shared_address(to) + 16 * threadIdx.x, reinterpret_cast<const uint4*>(item) + threadIdx.x,
+                          16);
   };
   if (ptx::thread() == 0) {
     books.level = levels[0];
-    books.item = worker.item_begin;
+    books.items_done = worker.item_begin;
     books.items_end = worker.item_end;
   }
-  fetch(worker.item_begin, &worker.first);
+  fetch(&books.item, &worker.first);
   ptx::commit_copies();
   ptx::wait_copies<0>();
   __syncthreads();
   do {
-    const std::int32_t next = books.item + 1;
-    const Item& item = books.items[books.item & 1];
+    const Item& item = books.item;
     attend(item, item.level == 0 ? books.level : levels[item.level], [&] {
-      if (next < books.items_end) fetch(next, reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
+      const std::int32_t next = books.items_done + 1;
+      if (next < books.items_end)
+        fetch(&books.next_item, reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
     });
     __syncthreads();
-    if (ptx::thread() == 0) ++books.item;
+    if (ptx::thread() == 0) ++books.items_done;
+    if (ptx::thread() < kPieces)
+      reinterpret_cast<uint4*>(&books.item)[threadIdx.x] = reinterpret_cast<const uint4*>(&books.next_item)[threadIdx.x];
     __syncthreads();
-  } while (books.item < books.items_end);
+  } while (books.items_done < books.items_end);
 }
 
 // The functor of a launch, its tables filled; all threads.
