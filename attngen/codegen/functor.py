@@ -63,7 +63,8 @@ def functor_name(variant: Variant) -> str:
 class Functor:
     """A functor's struct, its header's text, its argument words, and what its vector stages read besides their lanes.
 
-    `tables` counts lane tables, `row_values` what is hoisted to rows; `lane_at` says that a stage reads lanes by index.
+    `tables` counts lane tables, `row_values` what is hoisted to rows; `lane_at` says that a stage reads lanes by index,
+    `slot` that a hook reads a column's slot.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Functor:
     tables: int
     row_values: int
     lane_at: bool
+    slot: bool
 
 
 def make_functor(variant: Variant, config: KernelConfig) -> Functor:
@@ -79,7 +81,7 @@ def make_functor(variant: Variant, config: KernelConfig) -> Functor:
     writer = _Writer(variant, config)
     text = render("functor.hpp.jinja", FILE, writer.values())
     name, row_values = functor_name(variant), len(writer.row_fields)
-    return Functor(name, text, writer.words, len(writer.all_tables), row_values, writer.lane_at)
+    return Functor(name, text, writer.words, len(writer.all_tables), row_values, writer.lane_at, writer.reads_slot)
 
 
 class _Writer:
@@ -95,6 +97,7 @@ class _Writer:
         self.tables = {b.name: b.value for b in variant.bindings if b.scope == "lane"}
         self.derived_tables: set[str] = set()
         self.lane_at = False  # some vector stage reads lanes by index
+        self.reads_slot = False  # some hook reads a column's slot
         self.column_varying: dict[str, bool] = {}
 
     # Members --------------------------------------------------------------------------------------
@@ -319,6 +322,7 @@ class _Writer:
 
     def _flags(self, hooks: Sequence[Hook]) -> list[str]:
         variant = self.variant
+        self.reads_slot = any("column.slot" in line for hook in hooks for line in hook.body)
         flags = {
             "kSoftmax": variant.softmax,
             "kHasQuery": variant.query is not None,
@@ -330,7 +334,7 @@ class _Writer:
             "kHasOutput": variant.output is not None,
             "kHasTables": bool(self.tables),
             "kUsesLaneAt": self.lane_at,
-            "kReadsSlot": any("column.slot" in line for hook in hooks for line in hook.body),
+            "kReadsSlot": self.reads_slot,
         }
         bound = -1.0 if variant.logit_bound is None else variant.logit_bound
         lines = [f"bool {name} = {str(value).lower()}" for name, value in flags.items()]

@@ -30,11 +30,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a functor wants of shared memory: lane tables, values of rows, and room where lanes are read by index."""
+    """What a functor wants of shared memory: lane tables, values of rows, room where lanes are read by index, slots."""
 
     tables: int
     row_values: int
     lane_at: bool
+    slot: bool
 
 
 # Each warp of a decode kernel has 16 of a tile's keys, each of a prefill kernel 16 or 32 of its rows.  What comes first
@@ -102,7 +103,7 @@ def shared_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
     narrow = STORAGE[config.kv_dtype].bytes == 1
     raw = sum(_pitch8(n) for n in dims) if narrow else operands
     queries = config.rows * _pitch16(config.head_dim)
-    ring = shape.stages * shape.keys * (raw + 16) + (shape.keys * operands if narrow else 0)
+    ring = shape.stages * shape.keys * (raw + (16 if extras.slot else 12)) + (shape.keys * operands if narrow else 0)
     out_row = 4 * _round_up(config.head_dim_v) + 16
     if config.rows in DECODE_ROWS:
         tiles = queries + max(ring, shape.warps * config.rows * out_row)  # warps merge in the ring's place
@@ -111,9 +112,18 @@ def shared_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
     tables = 4 * _round_up(max(dims)) * extras.tables
     odd = any(n % 16 for n in dims)  # a lane doesn't hold both halves of such a vector
     room = 2048 * shape.warps if extras.lane_at or odd else 0
-    results = 8 * (shape.warps * config.rows if config.rows in DECODE_ROWS else config.rows)
-    books = 512 + results + 16 * shape.keys + config.rows * (40 + 4 * extras.row_values)
+    if _holds_little(config, shape):  # registers for the rows' state
+        state = 512 * shape.warps + 4 * config.rows
+    else:
+        state = 8 * (shape.warps * config.rows if config.rows in DECODE_ROWS else config.rows) + 4 * config.rows
+    books = 352 + state + config.rows * (36 + 4 * extras.row_values)
     return tiles + books + tables + room
+
+
+def _holds_little(config: KernelConfig, shape: Shape) -> bool:
+    """Whether accumulators leave too few registers for the softmax state of prefill rows."""
+    rows = config.rows // shape.warps
+    return config.rows not in DECODE_ROWS and rows * _round_up(config.head_dim_v) >= 4096
 
 
 def _round_up(n: int) -> int:

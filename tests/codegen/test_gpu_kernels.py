@@ -121,7 +121,7 @@ def test_kernel_text(name: str, rows: int, golden: Golden) -> None:
 @pytest.mark.parametrize("head_dim", [8, 64, 128, 192, 256])
 def test_some_tile_fits_every_gpu(target: str, kv_dtype: str, head_dim: int) -> None:
     gpu = GPUS[target]
-    for extras in (Extras(0, 0, False), Extras(5, 9, True)):
+    for extras in (Extras(0, 0, False, False), Extras(5, 9, True, True)):
         for rows in (16, 64):
             config = replace(CONFIG, head_dim=head_dim, head_dim_v=head_dim, kv_dtype=kv_dtype, rows=rows)
             for shape in shapes(config, gpu, extras):
@@ -133,7 +133,7 @@ def test_some_tile_fits_every_gpu(target: str, kv_dtype: str, head_dim: int) -> 
 def test_the_first_tiles_are_the_measured_ones() -> None:
     """On an H200 at head dimension 128: three stages at two CTAs an SM for decode, 64 keys at two for prefill."""
     for rows, first in ((16, Shape(64, 4, 3, 2)), (32, Shape(64, 4, 2, 2)), (128, Shape(64, 4, 2, 2))):
-        assert shapes(replace(CONFIG, rows=rows), GPUS["sm90"], Extras(0, 0, False))[0] == first
+        assert shapes(replace(CONFIG, rows=rows), GPUS["sm90"], Extras(0, 0, False, False))[0] == first
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def candidates(config: KernelConfig, gpu: Gpu, functor: Functor) -> tuple[Shape,
 
 def extras(functor: Functor) -> Extras:
     """What the functor wants of shared memory."""
-    return Extras(functor.tables, functor.row_values, functor.lane_at)
+    return Extras(functor.tables, functor.row_values, functor.lane_at, functor.slot)
 
 
 def kernel_files(functor: Functor, config: KernelConfig, shape: Shape) -> dict[str, str]:

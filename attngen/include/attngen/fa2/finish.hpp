@@ -87,15 +87,15 @@ class Finish {
       for (int s = ptx::lane(); s < item.segment_count; s += 32) {
         const std::int32_t number = single ? item.merge : segments[s].merge;
         const bool last = number >= 0 && is_last(number, single ? item.arrivals : merges[number].arrivals);
-        books_.last[s] = last ? number : -1;
+        books_.last(s) = last ? number : -1;
         if (last) __threadfence();
       }
     }
     __syncthreads();
 #pragma unroll 1
     for (int s = 0; s < item.segment_count; ++s) {
-      if (books_.last[s] < 0) continue;
-      if (!single) merge = merges[books_.last[s]];
+      if (books_.last(s) < 0) continue;
+      if (!single) merge = merges[books_.last(s)];
       merge_rows(merge);
     }
   }
@@ -116,7 +116,7 @@ class Finish {
 #pragma unroll
     for (int copy = 0; copy < kCopies; ++copy) {
       const float factor = kCopies == 1 || !Fn::kSoftmax ? 1.0f : ptx::exp2(shift - books_.shift[warp + copy][row]);
-      sum += factor * books_.sum[warp + copy][row];
+      sum += factor * books_.sum(warp + copy, row);
       Values part;
       read_vector<S::kHeadDimV>(reinterpret_cast<const float*>(staged + copy * kCopyRows * S::kOutPitch), part);
       each(out, [&](int own, int half, int i) {

@@ -11,6 +11,7 @@ template <class S, class Fn>
 class KeyLoader {
   using Pool = typename S::Pool;
   static constexpr int kSlice = S::kSlice;
+  static constexpr int kValues = S::kKeys * S::kRawPitch;  // of a stage: bytes from its keys to its values
 
  public:
   ATTNGEN_DEVICE KeyLoader(const Params& params, char* shared, Books<S, Fn>& books)
@@ -99,7 +100,7 @@ class KeyLoader {
     copy_rows<S::kHeadDim, S::kRawPitch>(
         ~0u, keys, [&](int row, int byte) { return k + static_cast<unsigned>(row * from.k_step + byte); });
     copy_rows<S::kHeadDimV, S::kRawPitchV>(
-        ~0u, keys + S::kKeys * S::kRawPitch,
+        ~0u, keys + kValues,
         [&](int row, int byte) { return v + static_cast<unsigned>(row * from.v_step + byte); });
   }
 
@@ -119,17 +120,24 @@ class KeyLoader {
         const std::int64_t elements = std::int64_t{block} * strides.block + std::int64_t{offset} * strides.token;
         return exists ? elements * static_cast<std::int64_t>(sizeof(Pool)) : 0;
       };
-      books_.places[place] = {from.k + at(params_.k_strides), from.v + at(params_.v_strides)};
+      places(stage, 0)[ptx::lane()] = from.k + at(params_.k_strides);
+      places(stage, kValues)[ptx::lane()] = from.v + at(params_.v_strides);
     }
     const unsigned present = __ballot_sync(0xffffffffu, exists);
     const bool read = S::kShared ? first_ < from.end : present != 0;  // by any warp
     __syncwarp();
     if (!read) return;
     char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
-    const KeyPlace* places = books_.places + ptx::warp() * kSlice;
-    copy_rows<S::kHeadDim, S::kRawPitch>(present, keys, [&](int row, int byte) { return places[row].k + byte; });
-    copy_rows<S::kHeadDimV, S::kRawPitchV>(present, keys + S::kKeys * S::kRawPitch,
-                                           [&](int row, int byte) { return places[row].v + byte; });
+    copy_rows<S::kHeadDim, S::kRawPitch>(present, keys,
+                                         [&](int row, int byte) { return places(stage, 0)[row] + byte; });
+    copy_rows<S::kHeadDimV, S::kRawPitchV>(present, keys + kValues,
+                                           [&](int row, int byte) { return places(stage, kValues)[row] + byte; });
+  }
+
+  // Where the warp's rows lie in the pool, each list in the place of the rows themselves.
+  ATTNGEN_DEVICE const char** places(int stage, int half) const {
+    const int own = ptx::warp() * kSlice * (half == 0 ? S::kRawPitch : S::kRawPitchV);
+    return reinterpret_cast<const char**>(shared_ + S::kKeysRing + stage * S::kStageBytes + half + own);
   }
 
   // Has this lane's entry of the lists copied for a later tile.
@@ -158,10 +166,11 @@ class KeyLoader {
       return kEven ? lane / kPieces + step * (32 / kPieces) : (step * 32 + lane) / kPieces;
     };
     const auto byte_of = [&](int step) { return (kEven ? lane : step * 32 + lane) % kPieces * kPiece; };
-    const char* from[kSteps];  // all read before the first copy, which would wait for each
+    const char* from[kSteps];  // all read before the first copy
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       from[step] = place(row_of(step) % kSlice, byte_of(step) < kBytes ? byte_of(step) : 0);
+    __syncwarp();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int row = row_of(step), at = byte_of(step);

@@ -21,6 +21,9 @@ struct Shape : Traits {
   static constexpr bool kShared = Traits::kRows > 32;
   static constexpr int kWarpRows = kShared ? Traits::kRows / Traits::kWarps : Traits::kRows;  // that one warp computes
 
+  // Whether accumulators leave too few registers for the softmax state of prefill rows.
+  static constexpr bool kStateInBooks = kShared && kWarpRows * kDimV >= 4096;
+
   // Keys that one warp loads, and transforms where there is something to transform.
   static constexpr int kSlice = Traits::kKeys / Traits::kWarps;
   static_assert(Traits::kKeys % Traits::kWarps == 0 && kSlice <= 32);
@@ -51,27 +54,39 @@ struct alignas(16) KeySource {
   std::int32_t k_step, v_step;  // bytes from one key of a slice to the next; 0: slices are not that even
 };
 
-// Where the rows of one key lie.
-struct alignas(16) KeyPlace {
-  const char *k, *v;
-};
-
 // What lies behind the tiles: whatever outlives a step, since registers are short.
 template <class S, class Fn>
 struct Books {
-  std::int32_t kv[S::kStages][S::kKeys];    // logical positions, kNoKey behind the last key
-  std::int32_t slot[S::kStages][S::kKeys];  // rows of the pool
+  static constexpr bool kState = S::kStateInBooks;
+
+  std::int32_t kv[S::kStages][S::kKeys];  // logical positions, kNoKey behind the last key
+  std::int32_t slot[Fn::kReadsSlot ? S::kStages : 1][Fn::kReadsSlot ? S::kKeys : 1];  // rows of the pool
   std::int32_t block[S::kStages][S::kKeys], start[S::kStages][S::kKeys];  // the lists' entries, of later tiles
-  KeyPlace places[S::kKeys];                                              // of the tile that is being asked for
   typename Fn::Row rows[S::kRows];
   std::int32_t partial[S::kRows];  // of each row: its place among the partials, kWriteThrough, or kNoRow
-  float shift[S::kWarps][S::kWarpRows], sum[S::kWarps][S::kWarpRows];  // of each warp's rows
+  float shift[S::kWarps][S::kWarpRows];  // of each warp's rows; with kState their largest logits, until all keys are seen
+  alignas(16) float sums[kState ? S::kThreads : 1][4];  // of each lane's rows
   KeySource source;
   Level level;  // the plan's first
   alignas(16) Item item, next_item;
   std::int32_t items_done, items_end;
-  std::int32_t last[S::kRows];  // of each segment: the merge that it completes, or -1
   alignas(16) typename Fn::Tables tables;
+
+  // The sum of a row's weights, once all keys are seen.
+  ATTNGEN_DEVICE float& sum(int warp, int row) {
+    if constexpr (kState) return sums[32 * warp + row][0];
+    return row_sums_[warp][row];
+  }
+
+  // Of a segment, once all rows have left: the merge that it completes, or -1.
+  ATTNGEN_DEVICE std::int32_t& last(int segment) {
+    if constexpr (kState) return reinterpret_cast<std::int32_t*>(sums)[segment];
+    return last_[segment];
+  }
+
+ private:
+  float row_sums_[kState ? 1 : S::kWarps][kState ? 1 : S::kWarpRows];
+  std::int32_t last_[kState ? 1 : S::kRows];
 };
 
 inline constexpr std::int32_t kNoRow = -2;

@@ -9,12 +9,7 @@
 
 namespace attngen::fa2 {
 
-// The softmax state of a row: weights so far are exp2(scale_log2 · (logit - top)), and `sum` is this lane's share of
-// theirs.  `top` is the largest logit seen; it starts so low that the first real one replaces it.
-struct RowState {
-  float top, sum;
-};
-
+// What a row's largest logit starts as: so low that the first real one replaces it.
 inline constexpr float kLowest = -1e30f;
 
 template <class S, class Fn, int kM, int kN>
@@ -23,6 +18,7 @@ class Warp {
   static constexpr int kBlocks = kN / 8, kBlocksV = S::kDimV / 8, kSteps = S::kDim / 16;
   static constexpr int kRows = 2 * kM;  // of one lane
   static constexpr bool kHoldQuery = kM * kSteps <= 8;
+  static constexpr bool kInBooks = S::kStateInBooks;
 
  public:
   using Row = typename Fn::Row;
@@ -36,7 +32,10 @@ class Warp {
   ATTNGEN_DEVICE void start(std::int32_t kv_head) {
     kv_head_ = kv_head;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) state_[i] = {kLowest, 0.0f};
+    for (int i = 0; i < kRows; ++i) {
+      top(i) = kLowest;
+      sum(i) = 0.0f;
+    }
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -57,13 +56,15 @@ class Warp {
     if (!full) hide(scores, stage, column);
     if constexpr (Fn::kSoftmax) raise(scores);
     // No branch from here on, so that the exponentials of some keys fill the gaps between the products of others.
-    weigh<true>(scores, 0, stage, column);
+    float added[kRows] = {};
+    weigh(scores, 0, stage, column, added);
 #pragma unroll
     for (int k = 0; k < kN / 16; ++k) {
-      if (k + 1 < kN / 16) weigh<true>(scores, k + 1, stage, column);
+      if (k + 1 < kN / 16) weigh(scores, k + 1, stage, column, added);
       multiply_values(values, scores, k);
-      __syncwarp();
     }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) sum(i) += added[i];
   }
 
   // Adds weight · value for the keys with infinite values (or NaN), and rows that give them any weight: where a row
@@ -74,8 +75,9 @@ class Warp {
     make_logits(weights, stage, column);
     hide(weights, stage, column);
     if constexpr (Fn::kSoftmax) raise(weights);
+    float added[kRows] = {};  // visit() adds them
 #pragma unroll
-    for (int k = 0; k < kN / 16; ++k) weigh<false>(weights, k, stage, column);
+    for (int k = 0; k < kN / 16; ++k) weigh(weights, k, stage, column, added);
     add_infinite(values, weights);
   }
 
@@ -101,10 +103,11 @@ class Warp {
     const int lane = ptx::lane(), warp = ptx::warp();
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const float sum = whole_sum(i);
+      const float whole = whole_sum(i);  // lanes meet here: who writes below doesn't overwrite what others read
       if (lane % 4 == 0) {
-        books_.sum[warp][8 * i + lane / 4] = sum;
-        books_.shift[warp][8 * i + lane / 4] = shift(i);
+        const float shifted = shift(i);
+        books_.sum(warp, 8 * i + lane / 4) = whole;
+        books_.shift[warp][8 * i + lane / 4] = shifted;
       }
     }
   }
@@ -125,13 +128,22 @@ class Warp {
 
  private:
   ATTNGEN_DEVICE float whole_sum(int i) const {
-    float sum = state_[i].sum;
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+    float whole = sum(i);
+    whole += __shfl_xor_sync(0xffffffffu, whole, 1);
+    return whole + __shfl_xor_sync(0xffffffffu, whole, 2);
   }
 
-  // Rounded by itself: fused into a subtraction it would differ from the shift that the weights were made with.
-  ATTNGEN_DEVICE float shift(int i) const { return __fmul_rn(-state_[i].top, fn_.scale_log2); }
+  // The softmax state of row i of the lane: its weights so far are exp2(scale_log2 · (logit - top)), where top is the
+  // largest logit seen, and `sum` is this lane's share of theirs.
+  ATTNGEN_DEVICE float& top(int i) const {
+    return kInBooks ? books_.shift[ptx::warp()][8 * i + ptx::lane() / 4] : tops_[i];
+  }
+  ATTNGEN_DEVICE float& sum(int i) const { return kInBooks ? books_.sums[ptx::thread()][i] : sums_[i]; }
+
+  // What is added to scale_log2 · logit.  Rounded by itself: fused into a subtraction it would differ from the shift that
+  // the weights were made with.
+  ATTNGEN_DEVICE float shift_of(float top) const { return __fmul_rn(-top, fn_.scale_log2); }
+  ATTNGEN_DEVICE float shift(int i) const { return shift_of(top(i)); }
 
   ATTNGEN_DEVICE void load_query(int k, std::uint32_t (&a)[kM][4]) const {
     const int lane = ptx::lane();
@@ -191,10 +203,9 @@ class Warp {
     }
   }
 
-  // From the logits of keys 16 k to 16 k + 16 to the weights of their values, which join the sums of weights with kSum.
-  template <bool kSum>
-  ATTNGEN_DEVICE void weigh(float (&scores)[kM][kBlocks][4], int k, int stage, int column) {
-    if constexpr (Fn::kSoftmax) exponentiate<kSum>(scores, k);
+  // From the logits of keys 16 k to 16 k + 16 to the weights of their values, whose sums are `added` up.
+  ATTNGEN_DEVICE void weigh(float (&scores)[kM][kBlocks][4], int k, int stage, int column, float (&added)[kRows]) {
+    if constexpr (Fn::kSoftmax) exponentiate(scores, k, added);
     if constexpr (Fn::kHasValueScale) scale_values(scores, k, stage, column);
   }
 
@@ -272,21 +283,21 @@ class Warp {
     bool changed = false;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      float top = state_[i].top;
+      const float before = top(i);
+      float now = before;
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)
-        top = larger(top, larger(scores[i / 2][n][i % 2 * 2], scores[i / 2][n][i % 2 * 2 + 1]));
-      top = larger(top, __shfl_xor_sync(0xffffffffu, top, 1));
-      top = larger(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      const float before = shift(i);
-      changed |= top != state_[i].top;
-      state_[i].top = top;
-      factor[i] = ptx::exp2(shift(i) - before);
+        now = larger(now, larger(scores[i / 2][n][i % 2 * 2], scores[i / 2][n][i % 2 * 2 + 1]));
+      now = larger(now, __shfl_xor_sync(0xffffffffu, now, 1));
+      now = larger(now, __shfl_xor_sync(0xffffffffu, now, 2));
+      changed |= now != before;
+      top(i) = now;
+      factor[i] = ptx::exp2(shift_of(now) - shift_of(before));
     }
     if (!__any_sync(0xffffffffu, changed)) return;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      state_[i].sum *= factor[i];
+      sum(i) *= factor[i];
 #pragma unroll
       for (int n = 0; n < kBlocksV; ++n) {
         out_[i / 2][n][i % 2 * 2] *= factor[i];
@@ -295,8 +306,7 @@ class Warp {
     }
   }
 
-  template <bool kSum>
-  ATTNGEN_DEVICE void exponentiate(float (&scores)[kM][kBlocks][4], int k) {
+  ATTNGEN_DEVICE void exponentiate(float (&scores)[kM][kBlocks][4], int k, float (&added)[kRows]) {
     const float scale = fn_.scale_log2;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -307,7 +317,7 @@ class Warp {
         for (int j = 0; j < 2; ++j) {
           float& score = scores[i / 2][n][i % 2 * 2 + j];
           score = ptx::exp2(score * scale + reference);
-          if constexpr (kSum) state_[i].sum += score;
+          added[i] += score;
         }
     }
   }
@@ -336,7 +346,7 @@ class Warp {
   Books<S, Fn>& books_;
   int first_row_;
   std::int32_t kv_head_;
-  RowState state_[kRows];
+  mutable float tops_[kInBooks ? 1 : kRows], sums_[kInBooks ? 1 : kRows];
   float out_[kM][kBlocksV][4];
   std::uint32_t query_[kHoldQuery ? kSteps : 1][kM][4];
 };
