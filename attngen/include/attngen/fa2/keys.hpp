@@ -208,17 +208,19 @@ class Converter {
   ATTNGEN_DEVICE bool any_infinite(const char* values) const {
     using Operand = typename S::Operand;
     constexpr int kPieces = S::kDimV / 8;
-    std::uint32_t sum = 0;
+    uint4 sums = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int first = 0; first < S::kSlice * kPieces; first += 32) {
       const int piece = first + ptx::lane();
       if (S::kSlice * kPieces % 32 != 0 && piece >= S::kSlice * kPieces) continue;
       const int row = ptx::warp() * S::kSlice + piece / kPieces;
       const uint4 x = *reinterpret_cast<const uint4*>(values + row * S::kPitchV + piece % kPieces * 16);
-      sum = ptx::add_zero_times<Operand>(
-          x.x, ptx::add_zero_times<Operand>(x.y, ptx::add_zero_times<Operand>(x.z, ptx::add_zero_times<Operand>(x.w, sum))));
+      sums.x = ptx::add_zero_times<Operand>(x.x, sums.x);
+      sums.y = ptx::add_zero_times<Operand>(x.y, sums.y);
+      sums.z = ptx::add_zero_times<Operand>(x.z, sums.z);
+      sums.w = ptx::add_zero_times<Operand>(x.w, sums.w);
     }
-    return __any_sync(0xffffffffu, (sum & 0x7fff7fffu) != 0);
+    return __any_sync(0xffffffffu, ((sums.x | sums.y | sums.z | sums.w) & 0x7fff7fffu) != 0);
   }
 
   // Rows of the slice with any infinity or NaN become zeros.
