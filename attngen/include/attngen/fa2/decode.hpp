@@ -13,6 +13,7 @@ struct DecodeShape : Shape<Traits, Fn> {
   static constexpr int kM = Traits::kRows / 16;
   static constexpr int kStaged = Base::kRing + Traits::kWarps * Traits::kRows * Base::kOutPitch;  // over the ring
   static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
+  static constexpr bool kLate = Traits::kStages > 2;  // copies are asked for once the scores are under way
   static constexpr int kOwn = Traits::kWarps < 4 ? Traits::kRows / Traits::kWarps : Traits::kRows / 4;  // rows of a warp
   static_assert(Traits::kRows <= 32 && Base::kSlice % 16 == 0);
 };
@@ -49,7 +50,8 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
       const bool full = is_full(item, loader.key() + slice(), S::kSlice);
-      loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
+      const auto issue = [&] { loader.issue(stage == 0 ? S::kStages - 1 : stage - 1); };
+      if constexpr (!S::kLate) issue();
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
       char* values = keys + S::kKeys * S::kPitch;
@@ -57,7 +59,9 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
         self.visit_infinite(keys + slice() * S::kPitch, values + slice() * S::kPitchV, stage, slice());
         converter.silence(values);
       }
-      self.visit(keys + slice() * S::kPitch, values + slice() * S::kPitchV, stage, slice(), full);
+      self.visit(keys + slice() * S::kPitch, values + slice() * S::kPitchV, stage, slice(), full, [&] {
+        if constexpr (S::kLate) issue();
+      });
       __syncwarp();
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }

@@ -59,7 +59,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
         converter.silence(values);
         __syncthreads();
       }
-      self.visit(keys, values, stage, 0, full);
+      self.visit(keys, values, stage, 0, full, [] {});
       if constexpr (S::kStages == 1) {
         __syncthreads();
         loader.issue(0);

@@ -49,9 +49,13 @@ class Warp {
   }
 
   // `keys` and `values` are the first of kN rows of operands, `column` the first one's place in the stage's books.
-  ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full) {
+  // meanwhile() is called while the scores are under way.
+  template <class Meanwhile>
+  ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full,
+                            const Meanwhile& meanwhile) {
     float scores[kM][kBlocks][4];
     multiply_keys(keys, scores);
+    meanwhile();
     make_logits(scores, stage, column);
     if (!full) hide(scores, stage, column);
     if constexpr (Fn::kSoftmax) raise(scores);
@@ -153,16 +157,13 @@ class Warp {
     for (int m = 0; m < kM; ++m) ptx::load_matrices(a[m], at + m * 16 * S::kPitch);
   }
 
+  // Few scores are added up in two halves, since each product waits for the one before it.
   ATTNGEN_DEVICE void multiply_keys(const char* keys, float (&scores)[kM][kBlocks][4]) {
+    constexpr int kHalves = kM * kBlocks <= 4 && kSteps > 1 ? 2 : 1;
+    float sums[kHalves][kM][kBlocks][4] = {};
     const int lane = ptx::lane();
     const std::uint32_t at =
         ptx::shared_address(keys) + (lane / 16 * 8 + lane % 8) * S::kPitch + lane / 8 % 2 * 16;
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int n = 0; n < kBlocks; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) scores[m][n][e] = 0.0f;
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       std::uint32_t loaded[kM][4];
@@ -174,11 +175,18 @@ class Warp {
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           const auto& a = kHoldQuery ? query_[kHoldQuery ? k : 0][m] : loaded[m];
-          ptx::multiply_add<Operand>(scores[m][n], a, b[0], b[1]);
-          ptx::multiply_add<Operand>(scores[m][n + 1], a, b[2], b[3]);
+          ptx::multiply_add<Operand>(sums[k % kHalves][m][n], a, b[0], b[1]);
+          ptx::multiply_add<Operand>(sums[k % kHalves][m][n + 1], a, b[2], b[3]);
         }
       }
     }
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          scores[m][n][e] = kHalves == 1 ? sums[0][m][n][e] : sums[0][m][n][e] + sums[kHalves - 1][m][n][e];
   }
 
   // Keys 16 k to 16 k + 16.
