@@ -223,7 +223,9 @@ L = "1.442695"
             None,
             ("tanh(s * 0.0025)", "72.13475"),
         ),
-        (binary("+", S, SLOPE), None, (f"s * 0.18033688 + slope[h] * {L}", "1.0")),
+        (binary("+", S, SLOPE), None, ("s + slope[h] * 8.0", "0.18033688")),
+        (binary("+", S, SLOPE), f32(-0.125), (f"s * -0.18033688 + slope[h] * {L}", "1.0")),
+        (binary("+", S, SLOPE), f32(0.0001), (f"s * 0.0001442695 + slope[h] * {L}", "1.0")),
         (call("clamp", S, f32(-5.0), f32(5.0)), None, ("clamp(s * 0.125, -5.0, 5.0)", L)),
     ],
 )

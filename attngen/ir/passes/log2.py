@@ -1,9 +1,9 @@
 """Turn `logits` into a function of the bare dot product, and weights into powers of two.
 
 With softmax on, a weight is exp2(scale_log2 * logits(dot)).  A positive factor of the launch leaves the stage for
-scale_log2: all of a plain scale, the c of c * f(s).  Something added to the score makes scale_log2 1 and the stage one
-fused multiply-add, with log2(e) on what is known earliest.  With softmax off, `scale` moves into `logits` and nothing
-else changes.  Afterwards `scale` is None: it has been used.
+scale_log2: all of a plain scale, the c of c * f(s).  Something added to the score is divided by that factor where it is
+a number, on what is known earliest, so that a bias costs one fused multiply-add; otherwise it makes scale_log2 1.  With
+softmax off, `scale` moves into `logits` and nothing else changes.  Afterwards `scale` is None: it has been used.
 
 Not bit-exact.  Doesn't take factors out of conditionals, nor out of Lets that read the score.
 """
@@ -25,6 +25,7 @@ from attngen.ir.types import F32
 from attngen.ir.walk import free_vars, let_spine, map_expr
 
 _LOG2_E: Final = math.log2(math.e)
+_LEAST_DIVISOR: Final = 2.0**-10  # a bias divided by less might become infinite
 _ONE: Final = f32(1.0)
 _S: Final = Var("s", F32)
 
@@ -71,6 +72,9 @@ class _Splitter:
         return stage, factor
 
     def _assemble(self, form: _Form) -> tuple[Expr, Expr]:
+        if form.offset is not None and isinstance(form.factor, Const) and float(form.factor.value) >= _LEAST_DIVISOR:
+            offset = _scaled(form.offset, 1.0 / float(form.factor.value))
+            return binary("+", form.core, offset), _scaled(form.factor, _LOG2_E)
         if form.offset is not None:
             slope = _scaled(form.factor, _LOG2_E)
             return binary("+", _times(form.core, slope), _scaled(form.offset, _LOG2_E)), _ONE

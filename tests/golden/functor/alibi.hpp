@@ -21,7 +21,7 @@ struct AlibiAttentionFunctor {
   static constexpr bool kUsesLaneAt = false;
   static constexpr bool kReadsSlot = false;
   static constexpr float kLogitBound = -1.0f;
-  static constexpr float scale_log2 = 1.0f;
+  static constexpr float scale_log2 = 0.12751743f;
 
   struct Tables {
   };
@@ -49,7 +49,7 @@ struct AlibiAttentionFunctor {
   ATTNGEN_FN Row row(const RowAt& at) const {
     Row row{at};
 #line 5 "alibi.attn"
-    row.row0 = slope_.load(row.h) * 1.442695f;
+    row.row0 = slope_.load(row.h) * 11.313708f;
 #line 54 "functor.hpp"
     return row;
   }
@@ -62,7 +62,7 @@ struct AlibiAttentionFunctor {
   template <class F, class I>
   ATTNGEN_FN F logits(F s, const Row& row, const Column<F, I>& column) const {
 #line 5 "alibi.attn"
-    return s * 0.12751743f + row.row0 * math::to_f32(column.kv - row.pos);
+    return s + row.row0 * math::to_f32(column.kv - row.pos);
 #line 67 "functor.hpp"
   }
 
