@@ -106,6 +106,8 @@ def shared_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
     ring = shape.stages * shape.keys * (raw + (16 if extras.slot else 12)) + (shape.keys * operands if narrow else 0)
     out_row = 4 * _round_up(config.head_dim_v) + 16
     if config.rows in DECODE_ROWS:
+        held = config.rows // 16 * _round_up(config.head_dim) // 16 <= 8  # in registers, by way of the ring
+        queries = 0 if held and shape.stages > 1 and queries <= shape.keys * raw else queries
         tiles = queries + max(ring, shape.warps * config.rows * out_row)  # warps merge in the ring's place
     else:
         tiles = max(queries + ring, shape.warps * 8 * out_row)  # eight rows a warp leave at once

@@ -44,6 +44,7 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     if (own() < S::kRows) rows.template transform<S::kOwn>(own());
     __syncthreads();
     self.start(item.kv_head);
+    if constexpr (S::kQueriesPass) __syncthreads();
     int stage = 0;
 #pragma unroll 1
     while (loader.key() + slice() < item.kv_end) {

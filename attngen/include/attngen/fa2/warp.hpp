@@ -17,7 +17,7 @@ class Warp {
   using Operand = typename S::Operand;
   static constexpr int kBlocks = kN / 8, kBlocksV = S::kDimV / 8, kSteps = S::kDim / 16;
   static constexpr int kRows = 2 * kM;  // of one lane
-  static constexpr bool kHoldQuery = kM * kSteps <= 8;
+  static constexpr bool kHoldQuery = S::kHoldQuery;
   static constexpr bool kInBooks = S::kStateInBooks;
 
  public:
