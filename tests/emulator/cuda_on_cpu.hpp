@@ -277,3 +277,4 @@ inline unsigned __ballot_sync(unsigned, bool x) {
   return all;
 }
 inline int __any_sync(unsigned mask, bool x) { return __ballot_sync(mask, x) != 0; }
+inline int __all_sync(unsigned mask, bool x) { return __ballot_sync(mask, x) == 0xffffffffu; }

@@ -53,11 +53,18 @@ class Warp {
   template <class Meanwhile>
   ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full,
                             const Meanwhile& meanwhile) {
+    bool masked = !full, seen = true;
+    if (masked) {
+      const int visible = count_visible(stage, column);
+      masked = !__all_sync(0xffffffffu, visible == kRows * kN / 4);
+      seen = __any_sync(0xffffffffu, visible != 0);
+    }
     float scores[kM][kBlocks][4];
-    multiply_keys(keys, scores);
+    if (seen) multiply_keys(keys, scores);
     meanwhile();
+    if (!seen) return;
     make_logits(scores, stage, column);
-    if (!full) hide(scores, stage, column);
+    if (masked) hide(scores, stage, column);
     if constexpr (Fn::kSoftmax) raise(scores);
     // No branch from here on, so that the exponentials of some keys fill the gaps between the products of others.
     float added[kRows] = {};
@@ -252,9 +259,9 @@ class Warp {
     return fn_.template column<float, std::int32_t>(where);
   }
 
-  // Calls visit(score, row, column) for every score; `first` is the tile's first place in the books.
+  // Calls visit(m, n, e, row, column) for the place of every score; `first` is the tile's first one in the books.
   template <class Visit>
-  ATTNGEN_DEVICE void each_score(float (&scores)[kM][kBlocks][4], int stage, int first, const Visit& visit) const {
+  ATTNGEN_DEVICE void each_place(int stage, int first, const Visit& visit) const {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       asm volatile("" ::: "memory");  // else columns stay in registers for the next rows
@@ -266,22 +273,36 @@ class Warp {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const Column at = column(stage, first + 8 * n + 2 * (lane % 4) + j);
-          visit(scores[m][n][j], rows[0], at);
-          visit(scores[m][n][2 + j], rows[1], at);
+          visit(m, n, j, rows[0], at);
+          visit(m, n, 2 + j, rows[1], at);
         }
     }
   }
 
   ATTNGEN_DEVICE void make_logits(float (&scores)[kM][kBlocks][4], int stage, int first) const {
-    each_score(scores, stage, first,
-               [&](float& score, const Row& row, const Column& at) { score = fn_.logits(score, row, at); });
+    each_place(stage, first, [&](int m, int n, int e, const Row& row, const Column& at) {
+      scores[m][n][e] = fn_.logits(scores[m][n][e], row, at);
+    });
+  }
+
+  ATTNGEN_DEVICE bool is_visible(const Row& row, const Column& at) const {
+    bool visible = at.kv < row.kv_len;
+    if constexpr (Fn::kHasMask) visible &= fn_.template mask<float>(row, at);
+    return visible;
+  }
+
+  // How many of this lane's scores count: a tile of which the warp sees nothing is left out, and one of which it sees all
+  // needs no mask.
+  ATTNGEN_DEVICE int count_visible(int stage, int first) const {
+    int count = 0;
+    each_place(stage, first,
+               [&](int, int, int, const Row& row, const Column& at) { count += is_visible(row, at); });
+    return count;
   }
 
   ATTNGEN_DEVICE void hide(float (&logits)[kM][kBlocks][4], int stage, int first) const {
-    each_score(logits, stage, first, [&](float& logit, const Row& row, const Column& at) {
-      bool visible = at.kv < row.kv_len;
-      if constexpr (Fn::kHasMask) visible &= fn_.template mask<float>(row, at);
-      logit = visible ? logit : Fn::kSoftmax ? -__builtin_inff() : 0.0f;
+    each_place(stage, first, [&](int m, int n, int e, const Row& row, const Column& at) {
+      if (!is_visible(row, at)) logits[m][n][e] = Fn::kSoftmax ? -__builtin_inff() : 0.0f;
     });
   }
 
