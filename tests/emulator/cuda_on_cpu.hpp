@@ -2,8 +2,9 @@
 // run one after the other.  Included before everything else by tests/emulator/compiler.py.
 //
 // Asynchronous copies happen as late as a kernel's waits allow, or at once (EMULATED_COPIES=early): what reads before it
-// has waited, or overwrites what others still read, gets wrong numbers in one of the two.  A barrier that not all threads
-// reach ends the process with a message.
+// has waited, or overwrites what others still read, gets wrong numbers in one of the two.  Threads take turns from the
+// first to the last, or with early copies from the last to the first, so that what one must wait for to be written by
+// another shows.  A barrier that not all threads reach ends the process with a message.
 #pragma once
 
 #include <algorithm>
@@ -184,7 +185,8 @@ inline void run_cta(unsigned threads) {
   for (std::size_t done = 0; done < threads;) {
     cta.moved = false;
     done = 0;
-    for (cta.current = 0; cta.current < threads; ++cta.current) {
+    for (unsigned turn = 0; turn < threads; ++turn) {
+      cta.current = cta.early ? threads - 1 - turn : turn;
       if (!self().done) emulated_switch(&cta.scheduler, self().at);
       done += self().done;
     }
