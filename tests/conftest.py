@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,14 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text(encoding="utf-8"), f"{path} differs: run `make golden` and review the diff"
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The driver of runtime/fake_gpu.py; one a process, as kernels stay loaded in it."""
+    from tests.runtime.fake_gpu import fake_driver
+
+    return fake_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture

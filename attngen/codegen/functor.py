@@ -320,9 +320,8 @@ class _Writer:
 
     # The whole ------------------------------------------------------------------------------------
 
-    def _flags(self, hooks: Sequence[Hook]) -> list[str]:
+    def _flags(self) -> list[str]:
         variant = self.variant
-        self.reads_slot = any("column.slot" in line for hook in hooks for line in hook.body)
         flags = {
             "kSoftmax": variant.softmax,
             "kHasQuery": variant.query is not None,
@@ -367,11 +366,12 @@ class _Writer:
         scopes = self._scope_hooks()
         hooks = [*scopes, *self._element_hooks(), *self._vector_hooks()]
         constructor = self._constructor()
+        self.reads_slot = any("column.slot" in line for hook in hooks for line in hook.body)
         keep_sizes = any("sizes." in line for hook in hooks for line in hook.body)
         return {
             "title": _title(self.variant, self.config),
             "name": functor_name(self.variant),
-            "flags": self._flags(hooks),
+            "flags": self._flags(),
             "parameters": [
                 *(["Sizes sizes"] if keep_sizes else []),
                 *(f"{kind} {member}" for kind, member, _ in self.members),

@@ -99,33 +99,40 @@ def tile(config: KernelConfig, shape: Shape) -> Tile:
 def shared_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
     """Dynamic shared memory of a CTA, in bytes; include/attngen/fa2/ asserts that its layout fits."""
     dims = (config.head_dim, config.head_dim_v)
-    operands = sum(_pitch16(n) for n in dims)
-    narrow = STORAGE[config.kv_dtype].bytes == 1
-    raw = sum(_pitch8(n) for n in dims) if narrow else operands
-    queries = config.rows * _pitch16(config.head_dim)
-    ring = shape.stages * shape.keys * (raw + (16 if extras.slot else 12)) + (shape.keys * operands if narrow else 0)
-    out_row = 4 * _round_up(config.head_dim_v) + 16
-    if config.rows in DECODE_ROWS:
-        held = config.rows // 16 * _round_up(config.head_dim) // 16 <= 8  # in registers, by way of the ring
-        queries = 0 if held and shape.stages > 1 and queries <= shape.keys * raw else queries
-        tiles = queries + max(ring, shape.warps * config.rows * out_row)  # warps merge in the ring's place
-    else:
-        tiles = max(queries + ring, shape.warps * 8 * out_row)  # eight rows a warp leave at once
     tables = 4 * _round_up(max(dims)) * extras.tables
     odd = any(n % 16 for n in dims)  # a lane doesn't hold both halves of such a vector
     room = 2048 * shape.warps if extras.lane_at or odd else 0
-    if _holds_little(config, shape):  # registers for the rows' state
+    return _tile_bytes(config, shape) + _book_bytes(config, shape, extras) + tables + room
+
+
+def _tile_bytes(config: KernelConfig, shape: Shape) -> int:
+    """Queries, the ring of keys and values, and what rows leave through in their place."""
+    dims = (config.head_dim, config.head_dim_v)
+    operands = sum(_pitch16(n) for n in dims)
+    narrow = STORAGE[config.kv_dtype].bytes == 1
+    stage = shape.keys * (sum(_pitch8(n) for n in dims) if narrow else operands)
+    queries = config.rows * _pitch16(config.head_dim)
+    ring = shape.stages * stage + (shape.keys * operands if narrow else 0)
+    out_row = 4 * _round_up(config.head_dim_v) + 16
+    if config.rows not in DECODE_ROWS:
+        return max(queries + ring, shape.warps * 8 * out_row)  # eight rows a warp leave at once
+    held = config.rows // 16 * (_round_up(config.head_dim) // 16) <= 8  # in registers, by way of the ring
+    if held and shape.stages > 1 and queries <= stage:
+        queries = 0
+    return queries + max(ring, shape.warps * config.rows * out_row)  # warps merge in the ring's place
+
+
+def _book_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
+    """Lists of a stage's keys, the rows and their state, the item, its source and what else Books has once."""
+    lists = shape.stages * shape.keys * (16 if extras.slot else 12)
+    rows = config.rows * (36 + 4 * extras.row_values)
+    if config.rows in DECODE_ROWS:
+        state = (8 * shape.warps + 4) * config.rows
+    elif config.rows // shape.warps * _round_up(config.head_dim_v) >= 4096:  # accumulators leave no registers for it
         state = 512 * shape.warps + 4 * config.rows
     else:
-        state = 8 * (shape.warps * config.rows if config.rows in DECODE_ROWS else config.rows) + 4 * config.rows
-    books = 352 + state + config.rows * (36 + 4 * extras.row_values)
-    return tiles + books + tables + room
-
-
-def _holds_little(config: KernelConfig, shape: Shape) -> bool:
-    """Whether accumulators leave too few registers for the softmax state of prefill rows."""
-    rows = config.rows // shape.warps
-    return config.rows not in DECODE_ROWS and rows * _round_up(config.head_dim_v) >= 4096
+        state = 12 * config.rows
+    return 352 + lists + rows + state
 
 
 def _round_up(n: int) -> int:

@@ -192,7 +192,7 @@ class PlanConfig:
             + ITEM_BYTES * most.items
             + SEGMENT_BYTES * most.segments
             + MERGE_BYTES * most.merges
-            + 64 * (11 + 3 * levels)  # each array starts at a multiple of at most 64
+            + 64 * (10 + 3 * levels)  # each array starts at a multiple of at most 64
         )
         return Workspace(
             arena=-(-arena // 256) * 256,

@@ -185,13 +185,11 @@ class Header:
     num_items: int
     num_segments: int
     num_merges: int
-    num_parts: int
     num_partial_rows: int
     num_levels: int
     num_empty: int
     max_q_len: int
     max_kv_len: int
-    reserved: int
     qo_indptr_at: int
     kv_len_at: int
     row_request_at: int
@@ -263,7 +261,7 @@ class Merge:
     arrivals: int
 
 
-_HEADER: Final = "<14i11q"
+_HEADER: Final = "<12i11q"
 _ITEM: Final = "q18i"
 _WORKER: Final = f"<2i40x{_ITEM}"
 _NUM_ROWS_AT: Final = struct.calcsize("<3i")  # of PlanHeader::num_rows
@@ -356,7 +354,7 @@ def plan_stats(plan: Plan, config: PlanConfig) -> dict[str, Any]:
         "empty_items": header.num_empty,
         "segments": header.num_segments,
         "merges": header.num_merges,
-        "partials": header.num_parts,
+        "partials": sum(merge.part_count for merge in plan.merges),
         "partial_rows": header.num_partial_rows,
         "most_parts": max((merge.part_count for merge in plan.merges), default=0),
         "makespan": max(loads),

@@ -21,7 +21,7 @@ from tests.batches import Shape, make
 from tests.emulator.compiler import EmulatorCompiler
 from tests.gpu import test_examples as gpu
 from tests.gpu.support import try_batch
-from tests.runtime.fake_gpu import Fake, fake_driver
+from tests.runtime.fake_gpu import Fake
 
 REQUESTS = {
     "decode": ((1, 0), (1, 1), (1, 300), (1, 64)),
@@ -53,11 +53,6 @@ CASES = [cycled(number, name) for number, name in enumerate(NAMES)] + [
     )
     for shift, phase in enumerate(REQUESTS)
 ]
-
-
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return fake_driver(tmp_path_factory.mktemp("fake"))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from attngen.runtime import host, setup
 from attngen.runtime.device import Gpu
 from attngen.runtime.module import Kernel
 from attngen.runtime.setup import tile_rows
-from tests.runtime.fake_gpu import SMS, Fake, fake_driver
+from tests.runtime.fake_gpu import SMS, Fake
 from tests.runtime.test_attention import HK, HQ, D, expected, params
 from tests.runtime.tiny_kernel import PARAMETERS, TinyVariant
 
@@ -55,14 +55,9 @@ class GpuVariant(TinyVariant):
         return Kernel(folder, manifest, handle)
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return fake_driver(tmp_path_factory.mktemp("fake"))
-
-
 @pytest.fixture
-def fake(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    fake = Fake(library)
+def fake(driver: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    fake = Fake(driver)
 
     monkeypatch.setattr(setup, "find_gpu", fake.find_gpu)
     monkeypatch.setattr(setup, "GPU_OPERANDS", ("f32",))

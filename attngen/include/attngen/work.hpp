@@ -89,13 +89,11 @@ struct PlanHeader {
   std::int32_t num_items;
   std::int32_t num_segments;
   std::int32_t num_merges;
-  std::int32_t num_parts;
   std::int32_t num_partial_rows;
   std::int32_t num_levels;
   std::int32_t num_empty;       // rows that no item covers come as items with kv_begin == kv_end, so this counts them
   std::int32_t max_q_len;
   std::int32_t max_kv_len;
-  std::int32_t reserved;
   std::int64_t qo_indptr_at;    // i32[batch + 1]
   std::int64_t kv_len_at;       // i32[batch]
   std::int64_t row_request_at;  // i32[num_rows]

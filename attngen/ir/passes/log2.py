@@ -72,10 +72,10 @@ class _Splitter:
         return stage, factor
 
     def _assemble(self, form: _Form) -> tuple[Expr, Expr]:
-        if form.offset is not None and isinstance(form.factor, Const) and float(form.factor.value) >= _LEAST_DIVISOR:
-            offset = _scaled(form.offset, 1.0 / float(form.factor.value))
-            return binary("+", form.core, offset), _scaled(form.factor, _LOG2_E)
         if form.offset is not None:
+            factor = float(form.factor.value) if isinstance(form.factor, Const) else 0.0
+            if factor >= _LEAST_DIVISOR:
+                return binary("+", form.core, _scaled(form.offset, 1.0 / factor)), _scaled(form.factor, _LOG2_E)
             slope = _scaled(form.factor, _LOG2_E)
             return binary("+", _times(form.core, slope), _scaled(form.offset, _LOG2_E)), _ONE
         if dependence(form.factor) == Dependence.NOTHING and self._ranges.is_positive(form.factor):

@@ -98,6 +98,7 @@ struct Task {
   std::int32_t level, tile, packed_begin, packed_count;
   std::int32_t kv_begin, kv_end, full_from, full_to;
   std::int32_t request, tiles;
+  bool several;  // its rows may belong to other requests than `request` too
 };
 
 // Keys [kv_begin, kv_end) of a task for one KV head, done by one worker of a group.
@@ -112,7 +113,7 @@ struct Schedule {
   std::size_t piece_begin, piece_end;
   std::size_t segment_begin, segment_end;  // of `segments_`
   std::size_t merge_begin, merge_end;      // of `merges_`
-  std::int64_t parts, partial_rows;
+  std::int64_t partial_rows;
 };
 
 // How much of each array of the arena is written.

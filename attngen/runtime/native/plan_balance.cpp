@@ -35,7 +35,7 @@ void Planner::balance() {
     workers_ = workers;
     balance_queue(static_cast<std::int32_t>(queue));
     Schedule& schedule = schedules_.emplace_back();
-    schedule = {first_worker, workers / workers_, heads_, workers_, first_piece_, pieces_.size(), 0, 0, 0, 0, 0, 0};
+    schedule = {first_worker, workers / workers_, heads_, workers_, first_piece_, pieces_.size(), 0, 0, 0, 0, 0};
     first_worker += workers;
   }
   const auto works = [](const Schedule& schedule) { return schedule.piece_begin < schedule.piece_end; };
@@ -87,7 +87,7 @@ void Planner::unite() {
   }
   pieces_.swap(united_);
   schedules_.clear();
-  schedules_.push_back({0, 1, config_.num_kv_heads, workers, 0, pieces_.size(), 0, 0, 0, 0, 0, 0});
+  schedules_.push_back({0, 1, config_.num_kv_heads, workers, 0, pieces_.size(), 0, 0, 0, 0, 0});
 }
 
 // With batch_invariant every request is cut alike in every batch: at absolute multiples of a chunk whose size depends

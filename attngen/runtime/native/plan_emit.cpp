@@ -9,7 +9,6 @@ namespace attngen::plan {
 void Planner::add_merge(Schedule& schedule, std::int32_t first, std::int32_t count, std::int32_t head,
                         std::int32_t parts) {
   merges_.push_back({first, count, head, static_cast<std::int32_t>(schedule.partial_rows), parts, 0});
-  schedule.parts += parts;
   schedule.partial_rows += std::int64_t{count} * parts;
 }
 
@@ -70,12 +69,11 @@ void Planner::join(Schedule& schedule) {
 
 // Gives each array its place in the arena.
 void Planner::place() {
-  std::int64_t items = 0, segments = 0, merges = 0, parts = 0, rows = 0;
+  std::int64_t items = 0, segments = 0, merges = 0, rows = 0;
   for (const Schedule& schedule : schedules_) {
     items += schedule.groups * static_cast<std::int64_t>(schedule.piece_end - schedule.piece_begin);
     segments += schedule.groups * static_cast<std::int64_t>(schedule.segment_end - schedule.segment_begin);
     merges += schedule.groups * static_cast<std::int64_t>(schedule.merge_end - schedule.merge_begin);
-    parts += schedule.groups * schedule.parts;
     rows += schedule.groups * schedule.partial_rows;
   }
   // NOTE: limits.py proves that these never fail for a batch inside the limits.
@@ -90,7 +88,6 @@ void Planner::place() {
   header->num_items = static_cast<std::int32_t>(items);
   header->num_segments = static_cast<std::int32_t>(segments);
   header->num_merges = static_cast<std::int32_t>(merges);
-  header->num_parts = static_cast<std::int32_t>(parts);
   header->num_partial_rows = static_cast<std::int32_t>(rows);
   header->bytes = used_;
   header->num_slots = num_slots_;
@@ -133,23 +130,25 @@ void Planner::write_worker(const Schedule& schedule, std::int32_t local, const C
   Worker* workers = at<Worker>(header->workers_at) + schedule.first_worker + local * groups;
   Item* items = at<Item>(header->items_at) + first_item;
   Segment* segments = at<Segment>(header->segments_at) + first_segment;
+  const auto move = [](auto& record, std::int32_t by_rows, std::int32_t by_merges) {
+    if (record.merge >= 0) record.partial += by_rows, record.merge += by_merges;
+  };
   std::int32_t segment = 0;
   for (std::int32_t n = 0; n < count; ++n) {
     const auto i = static_cast<std::size_t>(order_[static_cast<std::size_t>(piece_begin_[w] + n)]);
     const std::int32_t own = piece_segments_[i + 1] - piece_segments_[i];
     write_item(pieces_[i], first_segment + segment, own, &items[n]);
     for (std::int32_t s = 0; s < own; ++s) {
-      Segment copy = segments_[static_cast<std::size_t>(piece_segments_[i] + s)];
-      if (s == 0 && copy.merge >= 0)
-        items[n].arrivals = merges_[schedule.merge_begin + static_cast<std::size_t>(copy.merge)].arrivals;
-      if (copy.merge >= 0) copy.partial += done.partial_row, copy.merge += done.merge;
-      if (s == 0) items[n].partial = copy.partial, items[n].merge = copy.merge;
-      segments[segment++] = copy;
+      segments[segment + s] = segments_[static_cast<std::size_t>(piece_segments_[i] + s)];
+      move(segments[segment + s], done.partial_row, done.merge);
     }
+    const Segment& first = segments[segment];
+    items[n].partial = first.partial;
+    items[n].merge = first.merge;
+    items[n].arrivals =
+        first.merge < 0 ? 0 : merges_[schedule.merge_begin + static_cast<std::size_t>(first.merge - done.merge)].arrivals;
+    segment += own;
   }
-  const auto move = [](auto& record, std::int32_t by_rows, std::int32_t by_merges) {
-    if (record.merge >= 0) record.partial += by_rows, record.merge += by_merges;
-  };
   for (std::int32_t g = 0; g < groups; ++g) {
     Item* own = items + g * count;
     for (std::int32_t n = 0; g > 0 && n < count; ++n) {
@@ -184,16 +183,9 @@ void Planner::write_item(const Piece& piece, std::int32_t segment_begin, std::in
   item->segment_begin = segment_begin;
   item->segment_count = segment_count;
   item->request = task.request;
-  const std::int32_t first = task.packed_begin / config_.group;
-  const std::int32_t last = (task.packed_begin + task.packed_count - 1) / config_.group;
-  const bool alone = tokens_[static_cast<std::size_t>(task.level)] == nullptr &&
-                     row_request_[first] == row_request_[last];  // which ascend
-  item->q_begin = alone ? qo_[task.request] : -1;
+  item->q_begin = task.several ? -1 : qo_[task.request];
   item->q_len = qo_[task.request + 1] - qo_[task.request];
   item->kv_len = kv_len_[task.request];
-  item->partial = kWriteThrough;
-  item->merge = -1;
-  item->arrivals = 0;
 }
 
 void Planner::write_merges(const Schedule& schedule, const Cursor& done) {

@@ -77,6 +77,7 @@ void Planner::add_task(const BlockRow& row, std::int32_t tile, std::int32_t pack
   task.packed_begin = packed_begin;
   task.packed_count = packed_count;
   task.request = row_request_[token_row(row, first)];
+  task.several = gathered || row_request_[last] != task.request;  // which ascend where nothing is gathered
   if (begin >= end) return;
   task.kv_begin = begin < cost.keys ? 0 : begin / cost.keys * cost.keys;
   task.tiles = (end - task.kv_begin + cost.keys - 1) / cost.keys;
@@ -190,7 +191,7 @@ void Planner::cover_rest() {
       const std::int32_t begin = unit.packed_begin + done, count = std::min(step, unit.packed_count - done);
       const auto level = static_cast<std::int32_t>(tokens_.size()) - 1;  // the one that numbers token rows directly
       tasks_.push_back({0, cost.a, level, tile, begin, count, 0, 0, 0, 0,
-                        row_request_[begin / config_.group], 0});
+                        row_request_[begin / config_.group], 0, false});
       ref_begin_.push_back(static_cast<std::int32_t>(refs_.size()));
       refs_.push_back({static_cast<std::int32_t>(units_.size()), 0});
       units_.push_back({begin, count});

@@ -10,8 +10,7 @@ namespace attngen::fa2 {
 template <class Traits, class Fn>
 struct DecodeShape : Shape<Traits, Fn> {
   using Base = Shape<Traits, Fn>;
-  static constexpr int kM = Traits::kRows / 16;
-  static constexpr int kStaged = Base::kRing + Traits::kWarps * Traits::kRows * Base::kOutPitch;  // over the ring
+  static constexpr int kStaged = Base::kKeysRing + Traits::kWarps * Traits::kRows * Base::kOutPitch;  // over the ring
   static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
   static constexpr bool kLate = Traits::kStages > 2;  // copies are asked for once the scores are under way
   static constexpr int kOwn = Traits::kWarps < 4 ? Traits::kRows / Traits::kWarps : Traits::kRows / 4;  // rows of a warp
@@ -68,13 +67,14 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     }
     ptx::wait_copies<0>();
     __syncthreads();
-    char* staged = shared + S::kRing;
+    char* staged = shared + S::kKeysRing;
     self.publish();
 #pragma unroll
     for (int part = 0; part < S::kRows / 8; ++part)
       self.stage_out(part, staged + (ptx::warp() * S::kRows + 8 * part) * S::kOutPitch);
     __syncthreads();
-    if (own() < S::kRows) finish.template store<S::kWarps, S::kRows>(staged + own() * S::kOutPitch, 0, own(), own(), S::kOwn);
+    if (own() < S::kRows)
+      finish.template store<S::kWarps, S::kRows>(staged + own() * S::kOutPitch, 0, own(), own(), S::kOwn);
     finish.arrive(item);
   });
 }

@@ -45,9 +45,8 @@ class Finish {
   // What completes row `at` of the tile, whose weights have that sum and shift: the factor of its values.  The lane that
   // `stores` also stores its lse.
   ATTNGEN_DEVICE float complete(int at, float sum, float shift, bool stores) const {
-    if constexpr (!Fn::kSoftmax) sum = 1.0f;
     const Row& row = books_.rows[at];
-    float factor = inverse(sum);
+    float factor = Fn::kSoftmax ? inverse(sum) : 1.0f;
     double lse = Fn::kSoftmax ? log_sum(sum, shift) : 0.0;
     if constexpr (Fn::kHasSink && Fn::kSoftmax)
       if (!params_.raw) factor *= sink_factor(row, lse);
@@ -58,16 +57,15 @@ class Finish {
   // Stores kCount complete rows of the tile from `begin` on, by one warp; they lie at `staged`, S::kPitch bytes apart.
   template <int kCount>
   ATTNGEN_DEVICE void store_rows(const char* staged, int begin) const {
-    constexpr int kBytes = 2 * S::kHeadDimV, kPieces = kBytes / 16;
+    using Pieces = RowPieces<kCount, S::kHeadDimV / 8>;
     const int lane = ptx::lane(), at = begin + lane % kCount;
     const auto own = reinterpret_cast<unsigned long long>(
         books_.partial[at] == kWriteThrough ? out_of(books_.rows[at]) : nullptr);
 #pragma unroll 4
-    for (int first = 0; first < kCount * kPieces; first += 32) {
-      const int piece = first + lane, row = piece / kPieces;
+    for (int step = 0; step < Pieces::kSteps; ++step) {
+      const int row = Pieces::row(lane, step), byte = Pieces::piece(lane, step) * 16;
       auto* to = reinterpret_cast<char*>(__shfl_sync(0xffffffffu, own, row % kCount));
-      if (to == nullptr || (kCount * kPieces % 32 != 0 && row >= kCount)) continue;
-      const int byte = piece % kPieces * 16;
+      if (to == nullptr || !Pieces::exists(lane, step)) continue;
       *reinterpret_cast<uint4*>(to + byte) = *reinterpret_cast<const uint4*>(staged + row * S::kPitch + byte);
     }
   }
@@ -206,9 +204,9 @@ class Finish {
     };
     float top = -__builtin_inff(), sum = 0.0f;
     if constexpr (Fn::kSoftmax) {
-      for (int part = L::lane(); part < merge.part_count; part += L::kLanes) top = larger(top, lse_of(part));
+      for (int part = L::lane(); part < merge.part_count; part += L::kLanes) top = larger_or_nan(top, lse_of(part));
 #pragma unroll
-      for (int step = 1; step < L::kLanes; step *= 2) top = larger(top, __shfl_xor_sync(0xffffffffu, top, step));
+      for (int step = 1; step < L::kLanes; step *= 2) top = larger_or_nan(top, __shfl_xor_sync(0xffffffffu, top, step));
     }
     each(out, [&](int, int, int) { return 0.0f; });
 #pragma unroll 1
@@ -231,8 +229,7 @@ class Finish {
     return log_sum(sum, -top);
   }
 
-  // NaN wins.
-  ATTNGEN_DEVICE static float larger(float a, float b) { return b > a || b != b ? b : a; }
+  ATTNGEN_DEVICE static float larger_or_nan(float a, float b) { return b > a || b != b ? b : a; }
 
   ATTNGEN_DEVICE static void scale(Values& out, float factor) {
     each(out, [&](int own, int half, int i) { return out[own][half][i] * factor; });

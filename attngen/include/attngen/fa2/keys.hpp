@@ -84,14 +84,23 @@ class KeyLoader {
     return even && bytes > 0 && bytes < 1 << 24 ? static_cast<std::int32_t>(bytes) : 0;
   }
 
+  // Where key `key` of the list lies, whose entry is at `place` in the stage's books.
+  struct Spot {
+    std::int32_t block, offset, position;
+  };
+  ATTNGEN_DEVICE Spot spot(const KeySource& from, int stage, int place, std::int32_t key) const {
+    const std::int32_t entry = entry_of(from, key), offset = key - entry * from.block_size;
+    return {from.indices ? books_.block[stage][place] : from.list + entry, offset,
+            from.positions ? books_.start[stage][place] + offset : key};
+  }
+
   // A tile whose rows all exist, those of a slice at equal steps.
   ATTNGEN_DEVICE void issue_even(const KeySource& from, int stage) {
     const int own = ptx::lane() % kSlice, place = ptx::warp() * kSlice;
-    const std::int32_t key = first_ + place, entry = entry_of(from, key), offset = key - entry * from.block_size;
-    const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
-    books_.kv[stage][place + own] = (from.positions ? books_.start[stage][place] + offset : key) + own;
+    const auto [block, offset, position] = spot(from, stage, place, first_ + place);
+    books_.kv[stage][place + own] = position + own;
     if constexpr (Fn::kReadsSlot) books_.slot[stage][place + own] = block * from.block_size + offset + own;
-    const auto first = [&](const char* pool, const Strides& strides, std::int32_t step) {
+    const auto first = [block = block, offset = offset](const char* pool, const Strides& strides, std::int32_t step) {
       return ptx::opaque(pool + std::int64_t{block} * strides.block * static_cast<std::int64_t>(sizeof(Pool)) +
                          std::int64_t{offset} * step);
     };
@@ -111,12 +120,10 @@ class KeyLoader {
     __syncwarp();
     if (ptx::lane() < kSlice) {
       const int place = ptx::warp() * kSlice + ptx::lane();
-      const std::int32_t entry = entry_of(from, key), offset = key - entry * from.block_size;
-      const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
-      const std::int32_t position = from.positions ? books_.start[stage][place] + offset : key;
+      const auto [block, offset, position] = spot(from, stage, place, key);
       books_.kv[stage][place] = exists ? position : kNoKey;
       if constexpr (Fn::kReadsSlot) books_.slot[stage][place] = block * from.block_size + offset;
-      const auto at = [&](const Strides& strides) {
+      const auto at = [&, block = block, offset = offset](const Strides& strides) {
         const std::int64_t elements = std::int64_t{block} * strides.block + std::int64_t{offset} * strides.token;
         return exists ? elements * static_cast<std::int64_t>(sizeof(Pool)) : 0;
       };
@@ -157,26 +164,23 @@ class KeyLoader {
   ATTNGEN_DEVICE void copy_rows(unsigned present, char* to, const Place& place) const {
     constexpr int kBytes = kCount * sizeof(Pool), kPiece = kBytes % 16 == 0 ? 16 : 8;
     constexpr int kPieces = round_up(kCount, 16) * sizeof(Pool) / kPiece;
-    constexpr int kSteps = (kSlice * kPieces + 31) / 32;
-    // Written so that nothing but the step changes where the pieces of a row divide 32.
-    constexpr bool kEven = 32 % kPieces == 0;
-    const int lane = ptx::lane(), first = ptx::warp() * kSlice;
-    const std::uint32_t base = ptx::shared_address(to) + first * kPitch;
-    const auto row_of = [&](int step) {
-      return kEven ? lane / kPieces + step * (32 / kPieces) : (step * 32 + lane) / kPieces;
+    using Pieces = RowPieces<kSlice, kPieces>;
+    const int lane = ptx::lane();
+    const std::uint32_t base = ptx::shared_address(to) + ptx::warp() * kSlice * kPitch;
+    const auto inside = [&](int step) {
+      return kBytes == kPieces * kPiece || Pieces::piece(lane, step) * kPiece < kBytes;
     };
-    const auto byte_of = [&](int step) { return (kEven ? lane : step * 32 + lane) % kPieces * kPiece; };
-    const char* from[kSteps];  // all read before the first copy
+    const char* from[Pieces::kSteps];  // all read before the first copy
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      from[step] = place(row_of(step) % kSlice, byte_of(step) < kBytes ? byte_of(step) : 0);
+    for (int step = 0; step < Pieces::kSteps; ++step)
+      from[step] = place(Pieces::row(lane, step) % kSlice, inside(step) ? Pieces::piece(lane, step) * kPiece : 0);
     __syncwarp();
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int row = row_of(step), at = byte_of(step);
-      if (kSlice * kPieces % 32 != 0 && row >= kSlice) continue;
-      const bool inside = kBytes == kPieces * kPiece || at < kBytes, real = inside && (present >> row & 1);
-      ptx::copy_async<kPiece>(base + row * kPitch + at, from[step], real ? kPiece : 0);
+    for (int step = 0; step < Pieces::kSteps; ++step) {
+      const int row = Pieces::row(lane, step);
+      if (!Pieces::exists(lane, step)) continue;
+      const bool real = inside(step) && (present >> row & 1);
+      ptx::copy_async<kPiece>(base + row * kPitch + Pieces::piece(lane, step) * kPiece, from[step], real ? kPiece : 0);
     }
   }
 

@@ -13,6 +13,21 @@ namespace attngen::fa2 {
 __host__ __device__ constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
 __host__ __device__ constexpr int power_above(int n) { return n <= 1 ? 1 : 2 * power_above((n + 1) / 2); }
 
+// How a warp goes over kRows rows of kPieces pieces each: which piece of which row a lane has at a step.  Where kPieces
+// divides 32 nothing but the row changes from step to step.
+template <int kRows, int kPieces>
+struct RowPieces {
+  static constexpr int kSteps = (kRows * kPieces + 31) / 32;
+
+  ATTNGEN_DEVICE static int row(int lane, int step) {
+    return 32 % kPieces == 0 ? lane / kPieces + step * (32 / kPieces) : (step * 32 + lane) / kPieces;
+  }
+  ATTNGEN_DEVICE static int piece(int lane, int step) {
+    return (32 % kPieces == 0 ? lane : step * 32 + lane) % kPieces;
+  }
+  ATTNGEN_DEVICE static bool exists(int lane, int step) { return kRows * kPieces % 32 == 0 || row(lane, step) < kRows; }
+};
+
 template <int N>
 struct VectorLayout {
   static constexpr int kChunks = N / 8;

@@ -9,10 +9,9 @@ namespace attngen::fa2 {
 template <class Traits, class Fn>
 struct PrefillShape : Shape<Traits, Fn> {
   using Base = Shape<Traits, Fn>;
-  static constexpr int kM = Base::kWarpRows / 16;  // blocks of 16 rows of one warp
   static constexpr int kStaged = Traits::kWarps * 8 * Base::kOutPitch;  // over everything
   static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
-  static_assert(kM * Traits::kWarps * 16 == Traits::kRows);
+  static_assert(Base::kM * Traits::kWarps * 16 == Traits::kRows);
 };
 
 template <class Traits, class Fn, int kWords>
@@ -23,7 +22,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
   char* shared = dynamic_shared;
   Books<S, Fn>& books = Memory::books();
   const Fn fn = make_functor<S, Fn>(launch, books);
-  constexpr int kOwn = 16 * S::kM;
+  constexpr int kOwn = S::kWarpRows;
   const int warp = ptx::warp(), first = warp * kOwn;
   KeyLoader<S, Fn> loader(params, shared, books);
   const Converter<S, Fn> converter(fn, shared, books, Memory::room());

@@ -51,19 +51,17 @@ class RowLoader {
   // Has the queries of those rows copied into shared memory, padded with zeros; `own` is where the lane's lies.
   template <int kCount>
   ATTNGEN_DEVICE void copy(int begin, const char* own) const {
-    constexpr int kBytes = 2 * S::kHeadDim, kPieces = S::kDim / 8;
-    constexpr bool kEven = 32 % kPieces == 0;  // then nothing but the row changes from step to step
+    using Pieces = RowPieces<kCount, S::kDim / 8>;
     const std::uint32_t base = ptx::shared_address(shared_ + S::kQueries) + begin * S::kPitch;
     const int lane = ptx::lane();
 #pragma unroll 4
-    for (int step = 0; step < (kCount * kPieces + 31) / 32; ++step) {
-      const int piece = step * 32 + lane, at = (kEven ? lane : piece) % kPieces * 16;
-      const int i = kEven ? step * (32 / kPieces) + lane / kPieces : piece / kPieces;
+    for (int step = 0; step < Pieces::kSteps; ++step) {
+      const int row = Pieces::row(lane, step), at = Pieces::piece(lane, step) * 16;
       const auto from = reinterpret_cast<const char*>(
-          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(own), i % kCount));
-      if (kCount * kPieces % 32 != 0 && i >= kCount) continue;
-      const bool real = kBytes == kPieces * 16 || at < kBytes;
-      ptx::copy_async<16>(base + i * S::kPitch + at, from + (real ? at : 0), real ? 16 : 0);
+          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(own), row % kCount));
+      if (!Pieces::exists(lane, step)) continue;
+      const bool real = S::kHeadDim == S::kDim || at < 2 * S::kHeadDim;
+      ptx::copy_async<16>(base + row * S::kPitch + at, from + (real ? at : 0), real ? 16 : 0);
     }
   }
 

@@ -20,9 +20,10 @@ struct Shape : Traits {
   // Whether all warps read all keys of a tile: those of prefill do.
   static constexpr bool kShared = Traits::kRows > 32;
   static constexpr int kWarpRows = kShared ? Traits::kRows / Traits::kWarps : Traits::kRows;  // that one warp computes
+  static constexpr int kM = kWarpRows / 16;  // blocks of them
 
   // Whether a warp's queries stay in registers.
-  static constexpr bool kHoldQuery = kWarpRows / 16 * (kDim / 16) <= 8;
+  static constexpr bool kHoldQuery = kM * (kDim / 16) <= 8;
 
   // Whether accumulators leave too few registers for the softmax state of prefill rows.
   static constexpr bool kStateInBooks = kShared && kWarpRows * kDimV >= 4096;
@@ -44,13 +45,11 @@ struct Shape : Traits {
   static constexpr int kStageBytes = Traits::kKeys * (kRawPitch + kRawPitchV);
   static constexpr int kQueryBytes = Traits::kRows * kPitch;
   // Decode kernels that hold queries in registers let them pass through the stage that is filled last.
-  static constexpr bool kQueriesPass =
-      !kShared && kHoldQuery && Traits::kStages > 1 && kQueryBytes <= kStageBytes;
+  static constexpr bool kQueriesPass = !kShared && kHoldQuery && Traits::kStages > 1 && kQueryBytes <= kStageBytes;
   static constexpr int kKeysRing = kQueriesPass ? 0 : kQueryBytes;
   static constexpr int kQueries = kQueriesPass ? (Traits::kStages - 1) * kStageBytes : 0;
   static constexpr int kOperands = kKeysRing + Traits::kStages * kStageBytes;  // of pools of 8-bit elements
   static constexpr int kTilesEnd = kOperands + (kNarrow ? Traits::kKeys * (kPitch + kPitchV) : 0);
-  static constexpr int kRing = kKeysRing;
 };
 
 // Where the keys of an item come from.

@@ -17,8 +17,6 @@ class Warp {
   using Operand = typename S::Operand;
   static constexpr int kBlocks = kN / 8, kBlocksV = S::kDimV / 8, kSteps = S::kDim / 16;
   static constexpr int kRows = 2 * kM;  // of one lane
-  static constexpr bool kHoldQuery = S::kHoldQuery;
-  static constexpr bool kInBooks = S::kStateInBooks;
 
  public:
   using Row = typename Fn::Row;
@@ -42,7 +40,7 @@ class Warp {
       for (int n = 0; n < kBlocksV; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) out_[m][n][e] = 0.0f;
-    if constexpr (kHoldQuery) {
+    if constexpr (S::kHoldQuery) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) load_query(k, query_[k]);
     }
@@ -147,9 +145,9 @@ class Warp {
   // The softmax state of row i of the lane: its weights so far are exp2(scale_log2 · (logit - top)), where top is the
   // largest logit seen, and `sum` is this lane's share of theirs.
   ATTNGEN_DEVICE float& top(int i) const {
-    return kInBooks ? books_.shift[ptx::warp()][8 * i + ptx::lane() / 4] : tops_[i];
+    return S::kStateInBooks ? books_.shift[ptx::warp()][8 * i + ptx::lane() / 4] : tops_[i];
   }
-  ATTNGEN_DEVICE float& sum(int i) const { return kInBooks ? books_.sums[ptx::thread()][i] : sums_[i]; }
+  ATTNGEN_DEVICE float& sum(int i) const { return S::kStateInBooks ? books_.sums[ptx::thread()][i] : sums_[i]; }
 
   // What is added to scale_log2 · logit.  Rounded by itself: fused into a subtraction it would differ from the shift that
   // the weights were made with.
@@ -174,14 +172,14 @@ class Warp {
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       std::uint32_t loaded[kM][4];
-      if constexpr (!kHoldQuery) load_query(k, loaded);
+      if constexpr (!S::kHoldQuery) load_query(k, loaded);
 #pragma unroll
       for (int n = 0; n < kBlocks; n += 2) {
         std::uint32_t b[4];
         ptx::load_matrices(b, at + n * 8 * S::kPitch + k * 32);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          const auto& a = kHoldQuery ? query_[kHoldQuery ? k : 0][m] : loaded[m];
+          const auto& a = S::kHoldQuery ? query_[S::kHoldQuery ? k : 0][m] : loaded[m];
           ptx::multiply_add<Operand>(sums[k % kHalves][m][n], a, b[0], b[1]);
           ptx::multiply_add<Operand>(sums[k % kHalves][m][n + 1], a, b[2], b[3]);
         }
@@ -375,9 +373,9 @@ class Warp {
   Books<S, Fn>& books_;
   int first_row_;
   std::int32_t kv_head_;
-  mutable float tops_[kInBooks ? 1 : kRows], sums_[kInBooks ? 1 : kRows];
+  mutable float tops_[S::kStateInBooks ? 1 : kRows], sums_[S::kStateInBooks ? 1 : kRows];
   float out_[kM][kBlocksV][4];
-  std::uint32_t query_[kHoldQuery ? kSteps : 1][kM][4];
+  std::uint32_t query_[S::kHoldQuery ? kSteps : 1][kM][4];
 };
 
 }  // namespace attngen::fa2
