@@ -94,7 +94,7 @@ class Finish {
     for (int s = 0; s < item.segment_count; ++s) {
       if (books_.last(s) < 0) continue;
       if (!single) merge = merges[books_.last(s)];
-      merge_rows(merge);
+      merge_rows(merge, single);
     }
   }
 
@@ -182,51 +182,74 @@ class Finish {
     if (L::lane() == 0) params_.partial_lse[partial] = lse;
   }
 
-  // Parts in index order: the same bits whoever merges.
-  ATTNGEN_DEVICE void merge_rows(const Merge& merge) const {
+  // Parts in index order: the same bits whoever merges.  `own`: its rows are the item's.
+  ATTNGEN_DEVICE void merge_rows(const Merge& merge, bool own) const {
     constexpr int kAtOnce = S::kWarps * L::kRows;
 #pragma unroll 1
     for (int first = ptx::warp() * L::kRows; first < merge.packed_count; first += kAtOnce) {
       const int i = first + L::row() < merge.packed_count ? first + L::row() : first;
       Values out;
       const double lse = merge_row(merge, i, out);
-      const std::int32_t packed = merge.packed_begin + i, token = packed / params_.group;
-      const std::int32_t head = merge.kv_head * params_.group + packed - token * params_.group;
-      store_row(fn_.row(plan_.row(token, head, merge.kv_head)), out, lse, i == first + L::row());
+      store_row(own ? books_.rows[i] : merged_row(merge, i), out, lse, i == first + L::row());
     }
   }
 
-  // The lanes of a row share the lse of its parts, kLanes at a time.
+  ATTNGEN_DEVICE Row merged_row(const Merge& merge, int i) const {
+    const std::int32_t packed = merge.packed_begin + i, token = packed / params_.group;
+    const std::int32_t head = merge.kv_head * params_.group + packed - token * params_.group;
+    return fn_.row(plan_.row(token, head, merge.kv_head));
+  }
+
+  // One pass: the lanes of a row share the lse of kLanes parts at a time, and values are asked for before these are known.
   ATTNGEN_DEVICE double merge_row(const Merge& merge, int row, Values& out) const {
-    const auto lse_of = [&](int part) {
-      return part < merge.part_count ? __ldcg(params_.partial_lse + merge.partial + part * merge.packed_count + row)
-                                     : -__builtin_inff();
-    };
     float top = -__builtin_inff(), sum = 0.0f;
-    if constexpr (Fn::kSoftmax) {
-      for (int part = L::lane(); part < merge.part_count; part += L::kLanes) top = larger_or_nan(top, lse_of(part));
-#pragma unroll
-      for (int step = 1; step < L::kLanes; step *= 2) top = larger_or_nan(top, __shfl_xor_sync(0xffffffffu, top, step));
-    }
     each(out, [&](int, int, int) { return 0.0f; });
 #pragma unroll 1
     for (int first = 0; first < merge.part_count; first += L::kLanes) {
-      float mine = 1.0f;
-      if constexpr (Fn::kSoftmax) mine = top == -__builtin_inff() ? 0.0f : ptx::exp2(lse_of(first + L::lane()) - top);
-#pragma unroll 4
-      for (int i = 0; i < L::kLanes; ++i) {
-        const float weight = __shfl_sync(0xffffffffu, mine, i, L::kLanes);
-        if (first + i >= merge.part_count) continue;
-        const std::int64_t partial = merge.partial + std::int64_t{first + i} * merge.packed_count + row;
-        Values added;
-        read_vector<S::kHeadDimV>(params_.partial_out + partial * S::kHeadDimV, added);
-        each(out, [&](int own, int half, int i) { return out[own][half][i] + weight * added[own][half][i]; });
-        sum += weight;
+      const int own = first + L::lane();
+      const bool exists = own < merge.part_count;
+      float lse = -__builtin_inff();
+      if (Fn::kSoftmax && exists) lse = __ldcg(params_.partial_lse + merge.partial + own * merge.packed_count + row);
+      Values parts[kTogether];
+      read_parts(merge, row, first, parts);
+      float mine = exists ? 1.0f : 0.0f;
+      if constexpr (Fn::kSoftmax) {
+        float now = larger_or_nan(top, lse);
+#pragma unroll
+        for (int step = 1; step < L::kLanes; step *= 2)
+          now = larger_or_nan(now, __shfl_xor_sync(0xffffffffu, now, step));
+        const float kept = now == -__builtin_inff() ? 0.0f : ptx::exp2(top - now);
+        mine = now == -__builtin_inff() ? 0.0f : ptx::exp2(lse - now);
+        top = now;
+        sum *= kept;
+        scale(out, kept);
+      }
+#pragma unroll 1
+      for (int i = 0; i < L::kLanes; i += kTogether) {
+        if (i > 0) read_parts(merge, row, first + i, parts);
+#pragma unroll
+        for (int part = 0; part < kTogether; ++part) {
+          const float weight = __shfl_sync(0xffffffffu, mine, i + part, L::kLanes);
+          if (first + i + part >= merge.part_count) continue;
+          each(out, [&](int own, int half, int e) { return out[own][half][e] + weight * parts[part][own][half][e]; });
+          sum += weight;
+        }
       }
     }
     if constexpr (!Fn::kSoftmax) return 0.0;
     scale(out, inverse(sum));
     return log_sum(sum, -top);
+  }
+
+  // The values of parts [first, first + kTogether); of the last one again behind it.
+  static constexpr int kTogether = L::kOwn == 1 ? L::kLanes < 4 ? L::kLanes : 4 : 2;
+  ATTNGEN_DEVICE void read_parts(const Merge& merge, int row, int first, Values (&parts)[kTogether]) const {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int part = first + i < merge.part_count ? first + i : merge.part_count - 1;
+      const std::int64_t partial = merge.partial + std::int64_t{part} * merge.packed_count + row;
+      read_vector<S::kHeadDimV>(params_.partial_out + partial * S::kHeadDimV, parts[i]);
+    }
   }
 
   ATTNGEN_DEVICE static float larger_or_nan(float a, float b) { return b > a || b != b ? b : a; }
