@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import attngen
 from attngen.codegen import tiles
 from attngen.codegen.source import KernelConfig
 from attngen.runtime import build_cubin, setup
@@ -92,10 +93,19 @@ def test_example(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("copies")
 @pytest.mark.parametrize("page_size", [1, 5, 16, 64])
-def test_splits_are_merged(page_size: int) -> None:
+def test_splits_are_merged(page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More keys than one CTA gets, in pages whose rows are found one by one, or a slice at a time."""
-    requests = ((1, 1500), (1, 30), (3, 700))
-    run("gpt_oss", make(Shape(requests, "paged", page_size=page_size, head_dim=32, head_dim_v=16, **BF16)))
+    parts = []
+    plan = attngen.Attention.plan
+
+    def planned(self: attngen.Attention, **arguments: Any) -> None:
+        plan(self, **arguments)
+        parts.append(self.plan_stats()["most_parts"])
+
+    monkeypatch.setattr(attngen.Attention, "plan", planned)
+    requests = ((1, 3000), (3, 700))
+    run("causal", make(Shape(requests, "paged", page_size=page_size, head_dim=32, head_dim_v=16, **BF16)))
+    assert min(parts) > 1
 
 
 @pytest.mark.usefixtures("copies")

@@ -194,6 +194,9 @@ class Finish {
     }
   }
 
+  // Parts of a row whose values are asked for together.
+  static constexpr int kTogether = L::kOwn > 1 || L::kLanes < 4 ? 1 : 4;
+
   ATTNGEN_DEVICE Row merged_row(const Merge& merge, int i) const {
     const std::int32_t packed = merge.packed_begin + i, token = packed / params_.group;
     const std::int32_t head = merge.kv_head * params_.group + packed - token * params_.group;
@@ -242,7 +245,6 @@ class Finish {
   }
 
   // The values of parts [first, first + kTogether); of the last one again behind it.
-  static constexpr int kTogether = L::kOwn == 1 ? L::kLanes < 4 ? L::kLanes : 4 : 2;
   ATTNGEN_DEVICE void read_parts(const Merge& merge, int row, int first, Values (&parts)[kTogether]) const {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
