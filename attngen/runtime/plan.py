@@ -7,8 +7,8 @@ import struct
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 
@@ -250,6 +250,15 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Move of include/attngen/work.hpp."""
+
+    kv_head: int
+    partial: int
+    merge: int
+
+
+@dataclass(frozen=True, slots=True)
 class Merge:
     """Merge of include/attngen/work.hpp."""
 
@@ -263,13 +272,16 @@ class Merge:
 
 _HEADER: Final = "<12i11q"
 _ITEM: Final = "q18i"
-_WORKER: Final = f"<2i40x{_ITEM}"
+_WORKER: Final = f"<5i28x{_ITEM}"
 _NUM_ROWS_AT: Final = struct.calcsize("<3i")  # of PlanHeader::num_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An arena's contents; `worker` holds the range of items of each worker, and `first` its copy of the first."""
+    """An arena's contents; `worker` holds the range of items of each worker, and `first` its copy of the first.
+
+    Workers that share items in the arena have each their own here, with segments of their own.
+    """
 
     header: Header
     qo_indptr: tuple[int, ...]
@@ -302,7 +314,6 @@ def read_plan(arena: torch.Tensor) -> Plan:
     if header.version == 0:
         raise ValueError("arena holds no plan: call plan() first, and again after it raised")
     data = ctypes.string_at(host.data_ptr(), header.bytes)
-    workers = list(struct.iter_unpack(_WORKER, data[header.workers_at : header.levels_at]))
 
     def ints(offset: int, count: int) -> tuple[int, ...]:
         return struct.unpack_from(f"<{count}i", data, offset)
@@ -310,18 +321,41 @@ def read_plan(arena: torch.Tensor) -> Plan:
     def records(layout: str, offset: int, count: int) -> list[tuple[int, ...]]:
         return list(struct.iter_unpack(layout, data[offset : offset + count * struct.calcsize(layout)]))
 
+    workers = records(_WORKER, header.workers_at, header.num_workers)
+    shared = [Item(*row) for row in records(f"<{_ITEM}", header.items_at, header.num_items)]
+    shared_segments = [Segment(*row) for row in records("<4i", header.segments_at, header.num_segments)]
+    items: list[Item] = []
+    segments: list[Segment] = []
+    worker = [0]
+    for begin, end, *rest in workers:
+        move = Move(*rest[:3])
+        for item in shared[begin:end]:
+            own = shared_segments[item.segment_begin : item.segment_begin + item.segment_count]
+            items.append(replace(_moved(item, move), kv_head=item.kv_head + move.kv_head, segment_begin=len(segments)))
+            segments += [_moved(segment, move) for segment in own]
+        worker.append(len(items))
     return Plan(
         header=header,
         qo_indptr=ints(header.qo_indptr_at, header.batch + 1),
         kv_len=ints(header.kv_len_at, header.batch),
-        worker=(*(begin for begin, *_ in workers), header.num_items),
-        first=tuple(Item(*item) if begin < end else None for begin, end, *item in workers),
-        items=tuple(Item(*row) for row in records(f"<{_ITEM}", header.items_at, header.num_items)),
-        segments=tuple(Segment(*row) for row in records("<4i", header.segments_at, header.num_segments)),
+        worker=tuple(worker),
+        first=tuple(Item(*rest[3:]) if begin < end else None for begin, end, *rest in workers),
+        items=tuple(items),
+        segments=tuple(segments),
         merges=tuple(Merge(*row) for row in records("<6i", header.merges_at, header.num_merges)),
         levels=tuple(View(*row) for row in records("<3q2i", header.levels_at, header.num_levels)),
         arena=data,
     )
+
+
+_Record = TypeVar("_Record", Item, Segment)
+
+
+def _moved(record: _Record, move: Move) -> _Record:
+    """As `moved` of include/attngen/work.hpp, but for the KV head."""
+    if record.merge < 0:
+        return record
+    return replace(record, partial=record.partial + move.partial, merge=record.merge + move.merge)
 
 
 def item_cost(item: Item, plan: Plan, config: PlanConfig) -> float:
@@ -346,13 +380,13 @@ def plan_stats(plan: Plan, config: PlanConfig) -> dict[str, Any]:
         "requests": header.batch,
         "rows": header.num_rows,
         "levels": max(1, header.num_levels - 1),
-        "items": header.num_items,
+        "items": len(plan.items),
         "queues": [
             plan.worker[first + workers] - plan.worker[first]
             for first, workers in zip(config.first_workers, config.queues, strict=True)
         ],
         "empty_items": header.num_empty,
-        "segments": header.num_segments,
+        "segments": len(plan.segments),
         "merges": header.num_merges,
         "partials": sum(merge.part_count for merge in plan.merges),
         "partial_rows": header.num_partial_rows,

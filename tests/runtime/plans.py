@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from attngen.codegen.source import Tile
@@ -190,13 +190,15 @@ def check_plan(plan: Plan, config: PlanConfig, batch: Batch, allowed: Allowed, s
 
 def check_workers(plan: Plan, config: PlanConfig) -> None:
     """Items stand by worker, those of a queue with its workers, and each worker has a copy of its first."""
-    assert plan.worker[0] == 0 and plan.worker[-1] == plan.header.num_items
+    assert plan.worker[0] == 0 and plan.worker[-1] == len(plan.items) >= plan.header.num_items
     assert list(plan.worker) == sorted(plan.worker) and len(plan.worker) == config.num_workers + 1
     assert plan.header.levels_at == config.levels_at and plan.header.scalars_at == config.scalars_at
     for queue, (first, workers) in enumerate(zip(config.first_workers, config.queues, strict=True)):
         for worker in range(first, first + workers):
             items = plan.queue(worker)
-            assert plan.first[worker] == (items[0] if items else None)
+            first_item = plan.first[worker]
+            assert (first_item is None) == (not items)
+            assert first_item is None or replace(first_item, segment_begin=items[0].segment_begin) == items[0]
             assert all(config.tile_queues[item.tile] == queue for item in items)
 
 
@@ -236,7 +238,7 @@ def check_partials(plan: Plan, config: PlanConfig) -> None:
                     assert segment.partial + i not in used and segment.partial + i < plan.header.num_partial_rows
                     used.add(segment.partial + i)
         assert offset == item.packed_count
-    assert len(named) == plan.header.num_segments
+    assert len(named) == len(plan.segments) >= plan.header.num_segments
     expected: dict[tuple[int, int], tuple[int, list[int]]] = {}
     for number, merge in enumerate(plan.merges):
         assert merge.part_count >= 2 and merge.arrivals == arrivals[number]

@@ -87,7 +87,7 @@ def test_two_queues_cover_every_key_once(
     plan = planner.read()
     assert plan.header.bytes == used <= planner.arena.numel()
     plans.check_plan(plan, config, batch, allowed)
-    assert sum(planner.stats()["queues"]) == plan.header.num_items
+    assert sum(planner.stats()["queues"]) == len(plan.items)
     assert list(plan.scalars(len(scalars))) == scalars
 
 
@@ -297,7 +297,7 @@ def test_empty_batch(workers: int) -> None:
     planner = plans.make_planner(config)
     planner.plan(qo_indptr=[0], kv_indptr=[0], kv_indices=[], kv_len=[])
     plan = planner.read()
-    assert plan.header.num_items == 0 and plan.worker == (0,) * (workers + 1)
+    assert len(plan.items) == 0 and plan.worker == (0,) * (workers + 1)
     assert planner.stats()["makespan_over_mean"] == 1.0
 
 
@@ -307,7 +307,7 @@ def test_rows_without_keys_are_written() -> None:
     planner = plans.make_planner(config)
     planner.plan(**batch.paged())
     plan = planner.read()
-    assert plan.header.num_empty == plan.header.num_items == 2 * config.num_kv_heads
+    assert plan.header.num_empty == len(plan.items) == 2 * config.num_kv_heads
     plans.check_plan(plan, config, batch, plans.everything)
 
 

@@ -14,11 +14,7 @@
 #include <concepts>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define ATTNGEN_FN __host__ __device__ __forceinline__
-#else
-#define ATTNGEN_FN inline __attribute__((always_inline))
-#endif
+#include "attngen/platform.hpp"
 
 namespace attngen {
 

@@ -9,9 +9,11 @@
 
 #include <cstdint>
 
+#include "attngen/platform.hpp"
+
 namespace attngen {
 
-inline constexpr std::int32_t kWorkVersion = 3;
+inline constexpr std::int32_t kWorkVersion = 4;
 inline constexpr std::int32_t kWriteThrough = -1;
 
 // What lies at fixed places, so that a kernel needs no header to find its first item:
@@ -52,11 +54,18 @@ struct Item {
   std::int32_t arrivals;        // of that merge
 };
 
+// What a worker adds to the numbers in its items and their segments, which workers that do the same for other KV heads
+// share; to `partial` and `merge` where there are such.
+struct Move {
+  std::int32_t kv_head, partial, merge;
+};
+
 // 128 bytes: the worker's range of items, and the first of them at hand.
 struct Worker {
   std::int32_t item_begin, item_end;
-  std::int64_t reserved[5];
-  Item first;                   // items[item_begin], where there is one
+  Move move;
+  std::int32_t reserved[7];
+  Item first;                   // items[item_begin], moved already, where there is one
 };
 
 // A run of an item's rows that one merge owns.  `partial` is the first of `count` rows in the partial arrays, or
@@ -68,9 +77,19 @@ struct Segment {
   std::int32_t merge;
 };
 
+ATTNGEN_FN Segment moved(Segment segment, const Move& move) {
+  if (segment.merge >= 0) segment.partial += move.partial, segment.merge += move.merge;
+  return segment;
+}
+
+ATTNGEN_FN Item moved(Item item, const Move& move) {
+  item.kv_head += move.kv_head;
+  if (item.merge >= 0) item.partial += move.partial, item.merge += move.merge;
+  return item;
+}
+
 // Rows whose partials are merged, part by part in order, by whoever arrives last: part p of row i is partial row
-// partial + p · packed_count + i.  Packed rows here number tokens
-// directly (no `tokens` indirection).
+// partial + p · packed_count + i.  Packed rows here number tokens directly (no `tokens` indirection).
 struct Merge {
   std::int32_t packed_begin;
   std::int32_t packed_count;

@@ -71,8 +71,8 @@ void Planner::join(Schedule& schedule) {
 void Planner::place() {
   std::int64_t items = 0, segments = 0, merges = 0, rows = 0;
   for (const Schedule& schedule : schedules_) {
-    items += schedule.groups * static_cast<std::int64_t>(schedule.piece_end - schedule.piece_begin);
-    segments += schedule.groups * static_cast<std::int64_t>(schedule.segment_end - schedule.segment_begin);
+    items += static_cast<std::int64_t>(schedule.piece_end - schedule.piece_begin);
+    segments += static_cast<std::int64_t>(schedule.segment_end - schedule.segment_begin);
     merges += schedule.groups * static_cast<std::int64_t>(schedule.merge_end - schedule.merge_begin);
     rows += schedule.groups * schedule.partial_rows;
   }
@@ -115,56 +115,34 @@ void Planner::sort_pieces(const Schedule& schedule) {
   }
 }
 
-// Writes the items of worker `local` of each group side by side, so that these are neighbours; those of the others copy
-// the first's.
+// Writes the items of worker `local` of the first group, which those of the others share: neighbours all.
 void Planner::write_worker(const Schedule& schedule, std::int32_t local, const Cursor& done) {
   const auto w = static_cast<std::size_t>(local);
-  const std::int32_t groups = schedule.groups, heads = schedule.heads;
-  const std::int32_t first_item = done.item + groups * piece_begin_[w];
+  const std::int32_t first_item = done.item + piece_begin_[w];
   const std::int32_t count = piece_begin_[w + 1] - piece_begin_[w];
-  const std::int32_t first_segment = done.segment + groups * segment_begin_[w];
-  const std::int32_t segment_count = segment_begin_[w + 1] - segment_begin_[w];
   const auto merges = static_cast<std::int32_t>(schedule.merge_end - schedule.merge_begin);
   const auto rows = static_cast<std::int32_t>(schedule.partial_rows);
   const auto* header = at<PlanHeader>(0);
-  Worker* workers = at<Worker>(header->workers_at) + schedule.first_worker + local * groups;
+  Worker* workers = at<Worker>(header->workers_at) + schedule.first_worker + local * schedule.groups;
   Item* items = at<Item>(header->items_at) + first_item;
-  Segment* segments = at<Segment>(header->segments_at) + first_segment;
-  const auto move = [](auto& record, std::int32_t by_rows, std::int32_t by_merges) {
-    if (record.merge >= 0) record.partial += by_rows, record.merge += by_merges;
-  };
-  std::int32_t segment = 0;
+  std::int32_t segment = done.segment + segment_begin_[w];
   for (std::int32_t n = 0; n < count; ++n) {
     const auto i = static_cast<std::size_t>(order_[static_cast<std::size_t>(piece_begin_[w] + n)]);
     const std::int32_t own = piece_segments_[i + 1] - piece_segments_[i];
-    write_item(pieces_[i], first_segment + segment, own, &items[n]);
-    for (std::int32_t s = 0; s < own; ++s) {
-      segments[segment + s] = segments_[static_cast<std::size_t>(piece_segments_[i] + s)];
-      move(segments[segment + s], done.partial_row, done.merge);
-    }
-    const Segment& first = segments[segment];
-    items[n].partial = first.partial;
-    items[n].merge = first.merge;
+    const Segment* from = &segments_[static_cast<std::size_t>(piece_segments_[i])];
+    std::copy_n(from, own, at<Segment>(header->segments_at) + segment);
+    write_item(pieces_[i], segment, own, &items[n]);
+    items[n].partial = from->partial;
+    items[n].merge = from->merge;
     items[n].arrivals =
-        first.merge < 0 ? 0 : merges_[schedule.merge_begin + static_cast<std::size_t>(first.merge - done.merge)].arrivals;
+        from->merge < 0 ? 0 : merges_[schedule.merge_begin + static_cast<std::size_t>(from->merge)].arrivals;
     segment += own;
   }
-  for (std::int32_t g = 0; g < groups; ++g) {
-    Item* own = items + g * count;
-    for (std::int32_t n = 0; g > 0 && n < count; ++n) {
-      own[n] = items[n];
-      own[n].kv_head += g * heads;
-      own[n].segment_begin += g * segment_count;
-      move(own[n], g * rows, g * merges);
-    }
-    for (std::int32_t n = 0; g > 0 && n < segment_count; ++n) {
-      Segment& copy = segments[g * segment_count + n];
-      copy = segments[n];
-      move(copy, g * rows, g * merges);
-    }
-    workers[g].item_begin = first_item + g * count;
-    workers[g].item_end = first_item + (g + 1) * count;
-    if (count > 0) workers[g].first = own[0];
+  for (std::int32_t g = 0; g < schedule.groups; ++g) {
+    workers[g].item_begin = first_item;
+    workers[g].item_end = first_item + count;
+    workers[g].move = {g * schedule.heads, done.partial_row + g * rows, done.merge + g * merges};
+    if (count > 0) workers[g].first = moved(items[0], workers[g].move);
   }
 }
 
@@ -210,8 +188,8 @@ void Planner::write(const Schedule& schedule, Cursor* done) {
   for (std::size_t i = schedule.piece_begin; i < schedule.piece_end; ++i)
     empty += pieces_[i].kv_begin == pieces_[i].kv_end;
   at<PlanHeader>(0)->num_empty += groups * empty;
-  done->item += groups * static_cast<std::int32_t>(schedule.piece_end - schedule.piece_begin);
-  done->segment += groups * static_cast<std::int32_t>(schedule.segment_end - schedule.segment_begin);
+  done->item += static_cast<std::int32_t>(schedule.piece_end - schedule.piece_begin);
+  done->segment += static_cast<std::int32_t>(schedule.segment_end - schedule.segment_begin);
   done->merge += groups * static_cast<std::int32_t>(schedule.merge_end - schedule.merge_begin);
   done->partial_row += groups * static_cast<std::int32_t>(schedule.partial_rows);
 }

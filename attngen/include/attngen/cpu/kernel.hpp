@@ -64,7 +64,8 @@ class Kernel {
 
   void run(std::int32_t worker) {
     const Worker& own = plan_.workers[worker];
-    for (std::int32_t i = own.item_begin; i < own.item_end; ++i) run(plan_.items[i]);
+    move_ = own.move;
+    for (std::int32_t i = own.item_begin; i < own.item_end; ++i) run(moved(plan_.items[i], move_));
   }
 
  private:
@@ -279,7 +280,7 @@ class Kernel {
   void finish(const Item& item) {
     const Segment* segments = plan_.segments + item.segment_begin;
     for (std::int32_t i = 0; i < item.segment_count; ++i) {
-      const Segment& segment = segments[i];
+      const Segment segment = moved(segments[i], move_);
       for (std::int32_t r = 0; r < segment.count; ++r) {
         const std::int32_t place = segment.offset + r;
         const double lse = normalise(place);
@@ -309,6 +310,7 @@ class Kernel {
   Fn fn_;
   Finish<S, Fn> finish_;
   Scratch<S, Fn>& s_;
+  Move move_{};
   KeyTile<S::kKeys>* tile_ = nullptr;
   KeyTile<S::kKeys>* next_ = nullptr;
   std::int32_t shortest_ = 0;  // kv_len of the item's rows

@@ -83,7 +83,7 @@ class Finish {
     if (ptx::warp() == 0) {  // whose fences count for the whole CTA between two barriers
       __threadfence();
       for (int s = ptx::lane(); s < item.segment_count; s += 32) {
-        const std::int32_t number = single ? item.merge : segments[s].merge;
+        const std::int32_t number = single ? item.merge : moved(segments[s], books_.move).merge;
         const bool last = number >= 0 && is_last(number, single ? item.arrivals : merges[number].arrivals);
         books_.last(s) = last ? number : -1;
         if (last) __threadfence();

@@ -101,7 +101,7 @@ class RowLoader {
     const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
     for (int s = 0; s < item.segment_count; ++s)
       if (i >= segments[s].offset && i < segments[s].offset + segments[s].count)
-        return place(segments[s].partial, i - segments[s].offset);
+        return place(moved(segments[s], books_.move).partial, i - segments[s].offset);
     return kNoRow;
   }
 

@@ -76,6 +76,7 @@ struct Books {
   Level level;  // the plan's first
   alignas(16) Item item, next_item;
   std::int32_t items_done, items_end;
+  Move move;  // of the worker's items
   alignas(16) typename Fn::Tables tables;
 
   // The sum of a row's weights, once all keys are seen.

@@ -48,6 +48,7 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const A
     books.level = levels[0];
     books.items_done = worker.item_begin;
     books.items_end = worker.item_end;
+    books.move = worker.move;
   }
   fetch(&books.item, &worker.first);
   ptx::commit_copies();
@@ -61,9 +62,10 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const A
         fetch(&books.next_item, reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
     });
     __syncthreads();
-    if (ptx::thread() == 0) ++books.items_done;
-    if (ptx::thread() < kPieces)
-      reinterpret_cast<uint4*>(&books.item)[threadIdx.x] = reinterpret_cast<const uint4*>(&books.next_item)[threadIdx.x];
+    if (ptx::thread() == 0) {
+      ++books.items_done;
+      books.item = moved(books.next_item, books.move);
+    }
     __syncthreads();
   } while (books.items_done < books.items_end);
 }
