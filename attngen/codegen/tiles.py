@@ -140,8 +140,8 @@ def _round_up(n: int) -> int:
 
 
 def _pitch16(n: int) -> int:
-    return 2 * _round_up(n) + 16
+    return 2 * _round_up(n)
 
 
 def _pitch8(n: int) -> int:
-    return _round_up(n) + 16
+    return _round_up(n)

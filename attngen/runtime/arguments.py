@@ -60,8 +60,9 @@ def check_no_gradient(names: Sequence[str], values: Sequence[Any]) -> None:
     """Refuse tensors that autograd follows: nothing here has a backward pass, so gradients would silently be lost."""
     if not torch.is_grad_enabled():
         return
-    for name, value in zip(names, values, strict=True):
-        if getattr(value, "requires_grad", False):
+    for value in values:
+        if value is not None and getattr(value, "requires_grad", False):
+            name = next(name for name, own in zip(names, values, strict=True) if own is value)
             raise ValueError(
                 f"argument `{name}` requires a gradient, and attngen computes none; call it under torch.no_grad()"
             )
@@ -82,14 +83,16 @@ class Slots:
         """`otherwise` ends the sentence that refuses a parameter which the call doesn't take."""
         self.names = tuple(p.name for p in manifest.parameters)
         self._places = {p.name: place for place, p in enumerate(manifest.parameters) if takes(p)}
-        self._defaults = [p.default if takes(p) else None for p in manifest.parameters]
+        self._defaults = tuple(p.default if takes(p) else None for p in manifest.parameters)
         self._others = {p.name for p in manifest.parameters if not takes(p)}
         self._otherwise = otherwise
         self._variant = manifest.variant
 
-    def place(self, given: Mapping[str, Any]) -> list[Any]:
+    def place(self, given: Mapping[str, Any]) -> Sequence[Any]:
         """The arguments, one a parameter of the variant."""
-        values = self._defaults.copy()
+        if not given:
+            return self._defaults
+        values = list(self._defaults)
         places = self._places
         for name, value in given.items():
             place = places.get(name)

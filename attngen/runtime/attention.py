@@ -175,10 +175,12 @@ class Attention:
         engine = self._engine
         engine.begin()  # first of all: after a plan that fails there is none
         self._rows = 0
-        names = self._plan_slots.names
-        values = [_number(*pair) for pair in zip(names, self._plan_slots.place(scalars), strict=True)]
-        check_dense(names, values)
-        engine.planned(values)
+        values: list[Any] = []
+        if scalars or self._scalars:
+            names = self._plan_slots.names
+            values = [_number(*pair) for pair in zip(names, self._plan_slots.place(scalars), strict=True)]
+            check_dense(names, values)
+            engine.planned(values)
         if self._check:
             kv_indices, kv_positions = _on_host(kv_indices), _on_host(kv_positions)
             levels = [_level_on_host(level) for level in levels] if isinstance(levels, (list, tuple)) else levels
@@ -214,7 +216,8 @@ class Attention:
         `lse` beyond the planned ones stay as they are; in fresh tensors they are 0.
         """
         k, v = split_pool(kv)
-        check_bool("argument `raw`", raw)
+        if raw is not False:
+            check_bool("argument `raw`", raw)
         if out is None:
             out = self._fresh(q, (self.options.num_qo_heads, self.options.lanes_v), self.options.dtype)
         if lse is None and self._has_lse:

@@ -136,9 +136,11 @@ _LEVEL_ARGUMENTS: Final = ("qo_indptr", "tokens", "kv_indptr", "kv_indices", "kv
 
 def host_ints(value: Ints | None, name: str) -> Any:
     """A tensor as it is, any other sequence of integers as an int64 tensor."""
-    if isinstance(value, torch.Tensor) and value.is_meta:
-        raise ValueError(f"{name} is on meta, need a tensor that holds integers")
-    if value is None or isinstance(value, torch.Tensor):
+    if value is None:
+        return None
+    if isinstance(value, torch.Tensor):
+        if value.is_meta:
+            raise ValueError(f"{name} is on meta, need a tensor that holds integers")
         return value
     try:
         numbers = array("q", value)

@@ -60,9 +60,9 @@ void merge(const std::vector<State>& states, const DLTensor& out, const DLTensor
   const std::int64_t rows = out.shape[0], heads = out.shape[1], lanes = out.shape[2];
   for (std::size_t i = 0; i < states.size(); ++i) {
     const std::string name = "states[" + std::to_string(i) + "]";
-    check_tensor(name + "[0]", *states[i].out, type, {{"rows", rows}, {"heads", heads}, {"lanes", lanes}});
+    check_tensor((name + "[0]").c_str(), *states[i].out, type, {{"rows", rows}, {"heads", heads}, {"lanes", lanes}});
     if (states[i].lse)
-      check_tensor(name + "[1]", *states[i].lse, Type::kF32, {{"rows", rows}, {"heads", heads}}, true);
+      check_tensor((name + "[1]").c_str(), *states[i].lse, Type::kF32, {{"rows", rows}, {"heads", heads}}, true);
   }
   const bool supported = with_float(type, [&](auto format) {
     const auto task = [&](std::int32_t index) {

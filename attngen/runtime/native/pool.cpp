@@ -1,11 +1,12 @@
 #include "pool.hpp"
 
 #include <algorithm>
-#include <vector>
+#include <array>
 
 namespace attngen::host {
 namespace {
 
+constexpr std::size_t kMostAxes = 5;  // of any tensor that is checked here
 constexpr std::int64_t kRowAlignment = 16;  // bytes of one asynchronous copy to shared memory
 
 std::string wanted(Type type, const Axis* axes, std::size_t count, DLDevice device) {
@@ -29,12 +30,12 @@ bool fits(const DLTensor& tensor, const Axis* axes, std::size_t count) {
   return true;
 }
 
-void check(const std::string& what, const DLTensor& tensor, Type type, const Axis* axes, std::size_t count,
+void check(const char* what, const DLTensor& tensor, Type type, const Axis* axes, std::size_t count,
            bool free_strides, DLDevice device) {
   if (!same_device(tensor.device, device) || !same_type(tensor.dtype, type) || !fits(tensor, axes, count))
-    refuse(what + " is " + describe(tensor, device) + "; it needs " + wanted(type, axes, count, device));
+    refuse(std::string(what) + " is " + describe(tensor, device) + "; it needs " + wanted(type, axes, count, device));
   if (!free_strides && stride(tensor, tensor.ndim - 1) != 1)
-    refuse(what + " has stride " + std::to_string(stride(tensor, tensor.ndim - 1)) +
+    refuse(std::string(what) + " has stride " + std::to_string(stride(tensor, tensor.ndim - 1)) +
            " along its last dimension; it needs 1 (`.contiguous()` makes it so)");
 }
 
@@ -45,19 +46,19 @@ struct Half {
   std::int64_t blocks;
 };
 
-Half view_half(const PoolSpec& spec, const std::string& what, const DLTensor& tensor, std::int64_t lanes, int part,
+Half view_half(const PoolSpec& spec, const char* what, const DLTensor& tensor, std::int64_t lanes, int part,
                bool both) {
-  std::vector<Axis> axes;
-  const bool flat = tensor.ndim == 3 + (both ? 1 : 0) && spec.may_be_flat;
-  if (flat || !spec.may_be_blocked) {
-    axes = {{"tokens", -1}, {"Hk", spec.heads}, {both || part == 0 ? "D" : "Dv", lanes}};
-  } else if (spec.heads_first) {
-    axes = {{"blocks", -1}, {"Hk", spec.heads}, {nullptr, spec.block_size}, {both || part == 0 ? "D" : "Dv", lanes}};
-  } else {
-    axes = {{"blocks", -1}, {nullptr, spec.block_size}, {"Hk", spec.heads}, {both || part == 0 ? "D" : "Dv", lanes}};
-  }
-  if (both) axes.insert(axes.begin() + 1, Axis{"K and V", 2});
-  check(what, tensor, spec.type, axes.data(), axes.size(), false, spec.device);
+  const bool flat = tensor.ndim == 3 + (both ? 1 : 0) && spec.may_be_flat, blocked = !flat && spec.may_be_blocked;
+  const Axis heads{"Hk", spec.heads}, tokens{nullptr, spec.block_size};
+  std::array<Axis, kMostAxes> axes;
+  std::size_t count = 0;
+  axes[count++] = {blocked ? "blocks" : "tokens", -1};
+  if (both) axes[count++] = {"K and V", 2};
+  if (blocked && !spec.heads_first) axes[count++] = tokens;
+  axes[count++] = heads;
+  if (blocked && spec.heads_first) axes[count++] = tokens;
+  axes[count++] = {both || part == 0 ? "D" : "Dv", lanes};
+  check(what, tensor, spec.type, axes.data(), count, false, spec.device);
   const int next = both ? 2 : 1;
   Half half;
   half.memory = data(tensor) + (both ? part * stride(tensor, 1) * type_row(spec.type).bytes : 0);
@@ -74,35 +75,37 @@ Half view_half(const PoolSpec& spec, const std::string& what, const DLTensor& te
 
 }  // namespace
 
-void check_tensor(const std::string& what, const DLTensor& tensor, Type type, std::initializer_list<Axis> axes,
+void check_tensor(const char* what, const DLTensor& tensor, Type type, std::initializer_list<Axis> axes,
                   bool free_strides, DLDevice device) {
   check(what, tensor, type, axes.begin(), axes.size(), free_strides, device);
 }
 
-void check_aligned(const std::string& what, const DLTensor& tensor) {
+void check_aligned(const char* what, const DLTensor& tensor) {
   const std::int64_t bytes = (tensor.dtype.bits + 7) / 8;
   if (tensor.shape[tensor.ndim - 1] == 0) return;
   if (const auto address = reinterpret_cast<std::uintptr_t>(data(tensor)); address % kRowAlignment != 0)
-    refuse(what + " starts " + std::to_string(address % kRowAlignment) +
+    refuse(std::string(what) + " starts " + std::to_string(address % kRowAlignment) +
            " bytes past a multiple of 16; a GPU needs rows that start at multiples of 16 bytes");
   for (int axis = 0; axis + 1 < tensor.ndim; ++axis)
     if (tensor.shape[axis] > 1 && stride(tensor, axis) * bytes % kRowAlignment != 0)
-      refuse(what + " is " + describe(tensor, tensor.device) + " with stride " + std::to_string(stride(tensor, axis)) +
+      refuse(std::string(what) + " is " + describe(tensor, tensor.device) + " with stride " + std::to_string(stride(tensor, axis)) +
              " along dimension " + std::to_string(axis) + ", which is " +
              std::to_string(stride(tensor, axis) * bytes) + " bytes; a GPU needs a multiple of 16 bytes");
 }
 
-void check_writable(const std::string& what, const DLTensor& tensor) {
-  std::vector<int> axes;
+void check_writable(const char* what, const DLTensor& tensor) {
+  std::array<int, kMostAxes> axes;
+  int count = 0;
   for (int axis = 0; axis < tensor.ndim; ++axis) {
     if (tensor.shape[axis] == 0) return;
-    if (tensor.shape[axis] > 1) axes.push_back(axis);
+    if (tensor.shape[axis] > 1) axes[count++] = axis;
   }
-  std::sort(axes.begin(), axes.end(), [&](int a, int b) { return stride(tensor, a) < stride(tensor, b); });
+  std::sort(axes.begin(), axes.begin() + count, [&](int a, int b) { return stride(tensor, a) < stride(tensor, b); });
   std::int64_t reach = 0;  // of all steps along the axes so far, in elements
-  for (const int axis : axes) {
+  for (int i = 0; i < count; ++i) {
+    const int axis = axes[i];
     if (stride(tensor, axis) <= reach)
-      refuse(what + " is " + describe(tensor) + " with stride " + std::to_string(stride(tensor, axis)) +
+      refuse(std::string(what) + " is " + describe(tensor) + " with stride " + std::to_string(stride(tensor, axis)) +
              " along dimension " + std::to_string(axis) + "; it needs memory of its own for every element");
     reach += (tensor.shape[axis] - 1) * stride(tensor, axis);
   }
@@ -113,7 +116,7 @@ PoolView view_pool(const PoolSpec& spec, const DLTensor& k, const DLTensor* v) {
   if (both && spec.head_dim != spec.head_dim_v)
     refuse("the pool is one tensor, but K has head_dim " + std::to_string(spec.head_dim) + " and V has " +
            std::to_string(spec.head_dim_v) + "; it needs to be a pair (k, v)");
-  const std::string names[2] = {both ? "the pool" : "the K pool", both ? "the pool" : "the V pool"};
+  const char* names[2] = {both ? "the pool" : "the K pool", both ? "the pool" : "the V pool"};
   const Half first = view_half(spec, names[0], k, spec.head_dim, 0, both);
   const Half second = view_half(spec, names[1], both ? k : *v, spec.head_dim_v, 1, both);
   if (first.blocks != second.blocks)

@@ -18,14 +18,14 @@ struct Axis {
 
 // Refuses a tensor that isn't on the device, of this type and of this shape with a contiguous last axis (any strides
 // where `free_strides`).  `what` names it: "argument `q`".
-void check_tensor(const std::string& what, const DLTensor& tensor, Type type, std::initializer_list<Axis> axes,
+void check_tensor(const char* what, const DLTensor& tensor, Type type, std::initializer_list<Axis> axes,
                   bool free_strides = false, DLDevice device = kCpu);
 
 // Refuses a tensor to be written in which two elements share memory: an axis must step over all that shorter steps reach.
-void check_writable(const std::string& what, const DLTensor& tensor);
+void check_writable(const char* what, const DLTensor& tensor);
 
 // Refuses a tensor whose rows (along the last axis) don't all start at multiples of 16 bytes, as a GPU loads them.
-void check_aligned(const std::string& what, const DLTensor& tensor);
+void check_aligned(const char* what, const DLTensor& tensor);
 
 // How tensors become pools: [blocks, tokens, heads, lanes] (NHD), [blocks, heads, tokens, lanes] (HND), or, where a
 // pool is flat, [tokens, heads, lanes].  One tensor for both K and V has an axis of size 2 after the first.

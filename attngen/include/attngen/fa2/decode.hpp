@@ -46,11 +46,13 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     if constexpr (S::kQueriesPass) __syncthreads();
     int stage = 0;
 #pragma unroll 1
-    while (loader.key() + slice() < item.kv_end) {
+    for (;;) {
+      const KeySource from = loader.source();
+      if (loader.key() + slice() >= from.end) break;
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
-      const bool full = is_full(item, loader.key() + slice(), S::kSlice);
-      const auto issue = [&] { loader.issue(stage == 0 ? S::kStages - 1 : stage - 1); };
+      const bool full = from.is_full(loader.key() + slice(), S::kSlice);
+      const auto issue = [&] { loader.issue(from, stage == 0 ? S::kStages - 1 : stage - 1); };
       if constexpr (!S::kLate) issue();
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);

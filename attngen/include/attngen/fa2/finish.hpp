@@ -54,7 +54,7 @@ class Finish {
     return factor;
   }
 
-  // Stores kCount complete rows of the tile from `begin` on, by one warp; they lie at `staged`, S::kPitch bytes apart.
+  // Stores kCount complete rows of the tile from `begin` on, by one warp; they lie at `staged` as S::Keys.
   template <int kCount>
   ATTNGEN_DEVICE void store_rows(const char* staged, int begin) const {
     using Pieces = RowPieces<kCount, S::kHeadDimV / 8>;
@@ -63,10 +63,10 @@ class Finish {
         books_.partial[at] == kWriteThrough ? out_of(books_.rows[at]) : nullptr);
 #pragma unroll 4
     for (int step = 0; step < Pieces::kSteps; ++step) {
-      const int row = Pieces::row(lane, step), byte = Pieces::piece(lane, step) * 16;
+      const int row = Pieces::row(lane, step), piece = Pieces::piece(lane, step);
       auto* to = reinterpret_cast<char*>(__shfl_sync(0xffffffffu, own, row % kCount));
       if (to == nullptr || !Pieces::exists(lane, step)) continue;
-      *reinterpret_cast<uint4*>(to + byte) = *reinterpret_cast<const uint4*>(staged + row * S::kPitch + byte);
+      reinterpret_cast<uint4*>(to)[piece] = *reinterpret_cast<const uint4*>(staged + S::Keys::at(row, piece));
     }
   }
 

@@ -33,7 +33,9 @@ class KeyLoader {
                   (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1,
                   item.kv_end,
                   step(level, params_.k_strides),
-                  step(level, params_.v_strides)};
+                  step(level, params_.v_strides),
+                  item.full_from,
+                  item.full_to};
       if (source().v_step == 0) source().k_step = 0;
     }
     __syncthreads();
@@ -48,12 +50,11 @@ class KeyLoader {
     ptx::wait_copies<1>();
     __syncwarp();  // lanes read entries that others have copied
 #pragma unroll 1
-    for (int stage = 0; stage < S::kAhead; ++stage) issue(stage);
+    for (int stage = 0; stage < S::kAhead; ++stage) issue(source(), stage);
   }
 
   // Copies the next tile into a stage and commits one group, also behind the last tile.
-  ATTNGEN_DEVICE void issue(int stage) {
-    const KeySource from = source();  // read as a whole: reads between copies would wait for them
+  ATTNGEN_DEVICE void issue(const KeySource& from, int stage) {
     if (from.k_step != 0 && first_ + S::kKeys <= from.end) {
       issue_even(from, stage);
     } else {
@@ -68,8 +69,10 @@ class KeyLoader {
   // The first key of the tile that is to be computed next, while kAhead tiles are under way behind it.
   ATTNGEN_DEVICE std::int32_t key() const { return first_ - S::kAhead * S::kKeys; }
 
- private:
+  // To be read as a whole and early: a read between copies waits for them.
   ATTNGEN_DEVICE KeySource& source() const { return books_.source; }
+
+ private:
 
   ATTNGEN_DEVICE static std::int32_t entry_of(const KeySource& from, std::int32_t key) {
     return from.shift >= 0 ? key >> from.shift : key / from.block_size;
@@ -106,11 +109,11 @@ class KeyLoader {
     };
     char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
     const char *k = first(from.k, params_.k_strides, from.k_step), *v = first(from.v, params_.v_strides, from.v_step);
-    copy_rows<S::kHeadDim, S::kRawPitch>(
-        ~0u, keys, [&](int row, int byte) { return k + static_cast<unsigned>(row * from.k_step + byte); });
-    copy_rows<S::kHeadDimV, S::kRawPitchV>(
+    copy_rows<S::kHeadDim>(
+        ~0u, keys, [&](int row, int byte) { return k + byte + static_cast<unsigned>(row * from.k_step); });
+    copy_rows<S::kHeadDimV>(
         ~0u, keys + kValues,
-        [&](int row, int byte) { return v + static_cast<unsigned>(row * from.v_step + byte); });
+        [&](int row, int byte) { return v + byte + static_cast<unsigned>(row * from.v_step); });
   }
 
   // Any tile: each lane finds a row, and those behind the last key are zeros.
@@ -135,10 +138,9 @@ class KeyLoader {
     __syncwarp();
     if (!read) return;
     char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
-    copy_rows<S::kHeadDim, S::kRawPitch>(present, keys,
-                                         [&](int row, int byte) { return places(stage, 0)[row] + byte; });
-    copy_rows<S::kHeadDimV, S::kRawPitchV>(present, keys + kValues,
-                                           [&](int row, int byte) { return places(stage, kValues)[row] + byte; });
+    copy_rows<S::kHeadDim>(present, keys, [&](int row, int byte) { return places(stage, 0)[row] + byte; });
+    copy_rows<S::kHeadDimV>(present, keys + kValues,
+                            [&](int row, int byte) { return places(stage, kValues)[row] + byte; });
   }
 
   // Where the warp's rows lie in the pool, each list in the place of the rows themselves.
@@ -160,27 +162,38 @@ class KeyLoader {
 
   // Rows of the slice at place(row, byte), the head dimension padded with zeros; rows that aren't `present` are zeros all
   // through.
-  template <int kCount, int kPitch, class Place>
+  template <int kCount, class Place>
   ATTNGEN_DEVICE void copy_rows(unsigned present, char* to, const Place& place) const {
+    using Rows = Operands<round_up(kCount, 16)>;
+    constexpr int kPitch = S::kNarrow ? round_up(kCount, 16) : Rows::kPitch;
     constexpr int kBytes = kCount * sizeof(Pool), kPiece = kBytes % 16 == 0 ? 16 : 8;
     constexpr int kPieces = round_up(kCount, 16) * sizeof(Pool) / kPiece;
     using Pieces = RowPieces<kSlice, kPieces>;
     const int lane = ptx::lane();
-    const std::uint32_t base = ptx::shared_address(to) + ptx::warp() * kSlice * kPitch;
+    const std::uint32_t base = ptx::shared_address(to);
+    const int first = ptx::warp() * kSlice;
+    const std::uint32_t own = ptx::opaque(base + Rows::at(first + Pieces::row(lane, 0), Pieces::piece(lane, 0)));
+    const auto place_of = [&](int step) {
+      const int row = Pieces::row(lane, step), piece = Pieces::piece(lane, step);
+      if constexpr (S::kNarrow) return base + (first + row) * kPitch + piece * kPiece;
+      else if constexpr (Pieces::kByLine) return Rows::down(own, step / Pieces::kLines * 4) + step % Pieces::kLines * 128;
+      else return base + Rows::at(first + row, piece);
+    };
     const auto inside = [&](int step) {
       return kBytes == kPieces * kPiece || Pieces::piece(lane, step) * kPiece < kBytes;
     };
     const char* from[Pieces::kSteps];  // all read before the first copy
 #pragma unroll
     for (int step = 0; step < Pieces::kSteps; ++step)
-      from[step] = place(Pieces::row(lane, step) % kSlice, inside(step) ? Pieces::piece(lane, step) * kPiece : 0);
+      from[step] = Pieces::kByLine && step % Pieces::kLines > 0
+                       ? from[step - 1] + 8 * kPiece
+                       : place(Pieces::row(lane, step) % kSlice, Pieces::piece(lane, step) * kPiece);
     __syncwarp();
 #pragma unroll
     for (int step = 0; step < Pieces::kSteps; ++step) {
-      const int row = Pieces::row(lane, step);
       if (!Pieces::exists(lane, step)) continue;
-      const bool real = inside(step) && (present >> row & 1);
-      ptx::copy_async<kPiece>(base + row * kPitch + Pieces::piece(lane, step) * kPiece, from[step], real ? kPiece : 0);
+      const bool real = inside(step) && (present >> Pieces::row(lane, step) & 1);
+      ptx::copy_async<kPiece>(place_of(step), from[step], real ? kPiece : 0);
     }
   }
 
@@ -264,7 +277,8 @@ class Converter {
       const int row = first + (i < S::kSlice ? i : 0);
       const std::int32_t kv = books_.kv[stage][row];
       Chunks<N> x;
-      read_vector<N>(reinterpret_cast<const typename S::Pool*>(from + row * kFrom), x);
+      const int turn = Operands<kPadded>::turn(row);
+      read_vector<N>(reinterpret_cast<const typename S::Pool*>(from + row * kFrom), x, S::kNarrow ? 0 : turn);
       if constexpr (kHook) {
         WarpLanes<N, Fn::kUsesLaneAt> lanes(x, room_ + L::row() * L::kRoom);
         std::int32_t slot = 0;
@@ -281,9 +295,9 @@ class Converter {
 #pragma unroll
               for (int e = 0; e < 8; ++e) x[own][half][e] = 0.0f;
         }
-        write_vector<N>(out, x);
+        write_vector<N>(out, x, turn);
         if constexpr (S::kNarrow && N != kPadded) {
-          if (L::lane() == 0) *reinterpret_cast<uint4*>(out + N) = make_uint4(0, 0, 0, 0);
+          if (L::lane() == 0) *reinterpret_cast<uint4*>(out + (N / 8 ^ turn) * 8) = make_uint4(0, 0, 0, 0);
         }
       }
     }

@@ -13,19 +13,49 @@ namespace attngen::fa2 {
 __host__ __device__ constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
 __host__ __device__ constexpr int power_above(int n) { return n <= 1 ? 1 : 2 * power_above((n + 1) / 2); }
 
-// How a warp goes over kRows rows of kPieces pieces each: which piece of which row a lane has at a step.  Where kPieces
-// divides 32 nothing but the row changes from step to step.
+// How a warp goes over kRows rows of kPieces pieces of 16 bytes: which piece of which row a lane has at a step.  Where it
+// can, eight lanes take the 128 bytes of one line, and a lane's pieces of a row follow each other.
 template <int kRows, int kPieces>
 struct RowPieces {
-  static constexpr int kSteps = (kRows * kPieces + 31) / 32;
+  static constexpr bool kByLine = kPieces % 8 == 0;
+  static constexpr int kLines = kPieces / 8;  // of a row
+  static constexpr int kSteps = kByLine ? (kRows + 3) / 4 * kLines : (kRows * kPieces + 31) / 32;
 
   ATTNGEN_DEVICE static int row(int lane, int step) {
-    return 32 % kPieces == 0 ? lane / kPieces + step * (32 / kPieces) : (step * 32 + lane) / kPieces;
+    if constexpr (kByLine) return lane / 8 + step / kLines * 4;
+    return (step * 32 + lane) / kPieces;
   }
   ATTNGEN_DEVICE static int piece(int lane, int step) {
-    return (32 % kPieces == 0 ? lane : step * 32 + lane) % kPieces;
+    if constexpr (kByLine) return lane % 8 + step % kLines * 8;
+    return (step * 32 + lane) % kPieces;
   }
   ATTNGEN_DEVICE static bool exists(int lane, int step) { return kRows * kPieces % 32 == 0 || row(lane, step) < kRows; }
+};
+
+// Rows of operands in shared memory, kDim of 16 bits each.  The pieces of a row change places by its number, so that the
+// eight rows which ldmatrix reads lie in different banks.  Padding would do that too, but a line that an asynchronous copy
+// writes across two lines takes twice as long, and its sectors come from L2 twice.
+template <int kDim>
+struct Operands {
+  static constexpr int kPieces = kDim / 8, kPitch = 2 * kDim;
+  static constexpr int kTurns = kPieces % 8 == 0 ? 8 : kPieces % 4 == 0 ? 4 : 2;
+  static_assert(kDim % 16 == 0);
+
+  // What a piece's number is exchanged by; the same for rows that are a multiple of 8 apart.
+  ATTNGEN_DEVICE static int turn(int row) { return row / (8 / kTurns) % kTurns; }
+
+  // Where a piece of a row lies, in bytes from row 0, which lies at a multiple of 128.
+  ATTNGEN_DEVICE static int at(int row, int piece) { return row * kPitch + (piece ^ turn(row)) * 16; }
+
+  // From where a piece of a row lies to where that piece lies so many rows further, a multiple of 4.
+  ATTNGEN_DEVICE static std::uint32_t down(std::uint32_t at, int rows) { return (at ^ turn(rows) * 16) + rows * kPitch; }
+
+  // From where piece `piece` or the one behind it lies to where piece + 2 or the one behind it does; `piece` is even.
+  // NOTE: opaque, since addresses that are made from one base are all made early and take a register each.
+  ATTNGEN_DEVICE static std::uint32_t next(std::uint32_t at, int piece) {
+    const int turned = piece % kTurns ^ (piece + 2) % kTurns, over = (piece + 2) % kTurns == 0 ? kTurns : 0;
+    return ptx::opaque((at ^ turned * 16) + over * 16);
+  }
 };
 
 template <int N>
@@ -166,16 +196,16 @@ ATTNGEN_DEVICE void write_chunk(T* to, const float (&x)[8]) {
   }
 }
 
-// The lane's share of a vector of N elements; chunks that don't exist read as 0.
+// The lane's share of a vector of N elements, whose chunk c lies at place c ^ turn; those that don't exist read as 0.
 template <int N, class T>
-ATTNGEN_DEVICE void read_vector(const T* from, Chunks<N>& x) {
+ATTNGEN_DEVICE void read_vector(const T* from, Chunks<N>& x, int turn = 0) {
   using L = VectorLayout<N>;
 #pragma unroll
   for (int own = 0; own < L::kOwn; ++own)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (L::exists(own, half)) {
-        read_chunk(from + L::chunk(own, half) * 8, x[own][half]);
+        read_chunk(from + (L::chunk(own, half) ^ turn) * 8, x[own][half]);
       } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i) x[own][half][i] = 0.0f;
@@ -184,13 +214,13 @@ ATTNGEN_DEVICE void read_vector(const T* from, Chunks<N>& x) {
 }
 
 template <int N, class T>
-ATTNGEN_DEVICE void write_vector(T* to, const Chunks<N>& x) {
+ATTNGEN_DEVICE void write_vector(T* to, const Chunks<N>& x, int turn = 0) {
   using L = VectorLayout<N>;
 #pragma unroll
   for (int own = 0; own < L::kOwn; ++own)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      if (L::exists(own, half)) write_chunk(to + L::chunk(own, half) * 8, x[own][half]);
+      if (L::exists(own, half)) write_chunk(to + (L::chunk(own, half) ^ turn) * 8, x[own][half]);
 }
 
 }  // namespace attngen::fa2

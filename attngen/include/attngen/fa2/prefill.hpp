@@ -42,16 +42,23 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
     self.start(item.kv_head);
     int stage = 0;
 #pragma unroll 1
-    while (loader.key() < item.kv_end) {
+    for (;;) {
+      const KeySource from = loader.source();
+      if (loader.key() >= from.end) break;
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
       if constexpr (S::kNarrow) __syncthreads();  // the operands of the tile before have been read
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
-      const bool full = is_full(item, loader.key(), S::kKeys);
+      const bool full = from.is_full(loader.key(), S::kKeys);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
       char* values = keys + S::kKeys * S::kPitch;
-      const bool infinite = __syncthreads_or(!full && converter.any_infinite(values));
-      if constexpr (S::kStages > 1) loader.issue(stage == 0 ? S::kStages - 1 : stage - 1);
+      bool infinite = false;
+      if (full) {
+        __syncthreads();
+      } else {
+        infinite = __syncthreads_or(converter.any_infinite(values));
+      }
+      if constexpr (S::kStages > 1) loader.issue(from, stage == 0 ? S::kStages - 1 : stage - 1);
       if (infinite) {
         self.visit_infinite(keys, values, stage, 0);
         __syncthreads();
@@ -61,7 +68,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
       self.visit(keys, values, stage, 0, full, [] {});
       if constexpr (S::kStages == 1) {
         __syncthreads();
-        loader.issue(0);
+        loader.issue(loader.source(), 0);
       }
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }

@@ -52,16 +52,16 @@ class RowLoader {
   template <int kCount>
   ATTNGEN_DEVICE void copy(int begin, const char* own) const {
     using Pieces = RowPieces<kCount, S::kDim / 8>;
-    const std::uint32_t base = ptx::shared_address(shared_ + S::kQueries) + begin * S::kPitch;
+    const std::uint32_t base = ptx::shared_address(shared_ + S::kQueries);
     const int lane = ptx::lane();
 #pragma unroll 4
     for (int step = 0; step < Pieces::kSteps; ++step) {
-      const int row = Pieces::row(lane, step), at = Pieces::piece(lane, step) * 16;
+      const int row = Pieces::row(lane, step), piece = Pieces::piece(lane, step), at = piece * 16;
       const auto from = reinterpret_cast<const char*>(
           __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(own), row % kCount));
       if (!Pieces::exists(lane, step)) continue;
       const bool real = S::kHeadDim == S::kDim || at < 2 * S::kHeadDim;
-      ptx::copy_async<16>(base + row * S::kPitch + at, from + (real ? at : 0), real ? 16 : 0);
+      ptx::copy_async<16>(base + S::Keys::at(begin + row, piece), from + (real ? at : 0), real ? 16 : 0);
     }
   }
 
@@ -76,11 +76,11 @@ class RowLoader {
         const int own = first + L::row(), i = begin + (own < kCount ? own : 0);
         auto* at = reinterpret_cast<Operand*>(shared_ + S::kQueries + i * S::kPitch);
         Chunks<S::kHeadDim> x;
-        read_vector<S::kHeadDim>(at, x);
+        read_vector<S::kHeadDim>(at, x, S::Keys::turn(i));
         WarpLanes<S::kHeadDim, Fn::kUsesLaneAt> lanes(x, room_ + L::row() * L::kRoom);
         fn_.query(lanes, books_.rows[i]);
         __syncwarp();
-        if (own < kCount) write_vector<S::kHeadDim>(at, x);
+        if (own < kCount) write_vector<S::kHeadDim>(at, x, S::Keys::turn(i));
       }
     }
   }

@@ -1,6 +1,4 @@
 // Sizes that follow from a kernel's traits, and its shared memory.
-//
-// Rows of tiles are padded by 16 bytes, so that the eight rows which ldmatrix reads lie in different banks.
 #pragma once
 
 #include "attngen/fa2/lanes.hpp"
@@ -36,9 +34,12 @@ struct Shape : Traits {
   static constexpr bool kKeyHook = Fn::kHasKey && !Traits::kKeysTransformed;
   static constexpr bool kConvert = kNarrow || kKeyHook || Fn::kHasValue;
 
+  using Keys = Operands<kDim>;  // and queries
+  using Values = Operands<kDimV>;
+
   // Bytes from one row to the next: of operands, and of rows as the pool holds them.
-  static constexpr int kPitch = 2 * kDim + 16, kPitchV = 2 * kDimV + 16;
-  static constexpr int kRawPitch = kNarrow ? kDim + 16 : kPitch, kRawPitchV = kNarrow ? kDimV + 16 : kPitchV;
+  static constexpr int kPitch = Keys::kPitch, kPitchV = Values::kPitch;
+  static constexpr int kRawPitch = kNarrow ? kDim : kPitch, kRawPitchV = kNarrow ? kDimV : kPitchV;
   static constexpr int kOutPitch = 4 * kDimV + 16;  // of fp32 rows
 
   // Shared memory, in bytes from its start.
@@ -52,12 +53,17 @@ struct Shape : Traits {
   static constexpr int kTilesEnd = kOperands + (kNarrow ? Traits::kKeys * (kPitch + kPitchV) : 0);
 };
 
-// Where the keys of an item come from.
+// Where the keys of an item come from, and which of them need no test.
 struct alignas(16) KeySource {
   const std::int32_t *indices, *positions;  // from the list's first block on; nullptr: none
   const char *k, *v;                        // of the KV head
   std::int32_t list, block_size, shift, end;  // shift: log2 of the block size, or -1
   std::int32_t k_step, v_step;  // bytes from one key of a slice to the next; 0: slices are not that even
+  std::int32_t full_from, full_to;
+
+  ATTNGEN_DEVICE bool is_full(std::int32_t begin, std::int32_t count) const {
+    return begin >= full_from && begin + count <= full_to;
+  }
 };
 
 // What lies behind the tiles: whatever outlives a step, since registers are short.

@@ -41,8 +41,12 @@ class Warp {
 #pragma unroll
         for (int e = 0; e < 4; ++e) out_[m][n][e] = 0.0f;
     if constexpr (S::kHoldQuery) {
+      std::uint32_t at = query_at();
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) load_query(k, query_[k]);
+      for (int k = 0; k < kSteps; ++k) {
+        load_query(at, query_[k]);
+        at = S::Keys::next(at, 2 * k);
+      }
     }
   }
 
@@ -91,7 +95,7 @@ class Warp {
   }
 
   // Completes the rows by complete(row of the tile, sum of weights, shift, whether this lane stores what it finds), which
-  // gives the factor of their values, and leaves them as operands at `to`, S::kPitch bytes apart.
+  // gives the factor of their values, and leaves them at `to` as S::Keys.
   template <class Complete>
   ATTNGEN_DEVICE void stage_complete(char* to, const Complete& complete) {
     const int lane = ptx::lane();
@@ -99,10 +103,9 @@ class Warp {
     for (int i = 0; i < kRows; ++i) {
       const int row = 8 * i + lane / 4;
       const float factor = complete(first_row_ + row, whole_sum(i), shift(i), lane % 4 == 0);
-      auto* at = reinterpret_cast<std::uint32_t*>(to + row * S::kPitch) + lane % 4;
 #pragma unroll
       for (int n = 0; n < kBlocksV; ++n)
-        at[4 * n] =
+        reinterpret_cast<std::uint32_t*>(to + S::Keys::at(row, n))[lane % 4] =
             ptx::pack<Operand>(factor * out_[i / 2][n][i % 2 * 2], factor * out_[i / 2][n][i % 2 * 2 + 1]);
     }
   }
@@ -154,10 +157,12 @@ class Warp {
   ATTNGEN_DEVICE float shift_of(float top) const { return __fmul_rn(-top, fn_.scale_log2); }
   ATTNGEN_DEVICE float shift(int i) const { return shift_of(top(i)); }
 
-  ATTNGEN_DEVICE void load_query(int k, std::uint32_t (&a)[kM][4]) const {
+  ATTNGEN_DEVICE std::uint32_t query_at() const {
     const int lane = ptx::lane();
-    const std::uint32_t at = ptx::shared_address(shared_ + S::kQueries) + (first_row_ + lane % 16) * S::kPitch +
-                             lane / 16 * 16 + k * 32;
+    return ptx::shared_address(shared_ + S::kQueries) + S::Keys::at(first_row_ + lane % 16, lane / 16);
+  }
+
+  ATTNGEN_DEVICE static void load_query(std::uint32_t at, std::uint32_t (&a)[kM][4]) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) ptx::load_matrices(a[m], at + m * 16 * S::kPitch);
   }
@@ -167,16 +172,19 @@ class Warp {
     constexpr int kHalves = kM * kBlocks <= 4 && kSteps > 1 ? 2 : 1;
     float sums[kHalves][kM][kBlocks][4] = {};
     const int lane = ptx::lane();
-    const std::uint32_t at =
-        ptx::shared_address(keys) + (lane / 16 * 8 + lane % 8) * S::kPitch + lane / 8 % 2 * 16;
+    std::uint32_t at = ptx::shared_address(keys) + S::Keys::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    std::uint32_t query = query_at();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       std::uint32_t loaded[kM][4];
-      if constexpr (!S::kHoldQuery) load_query(k, loaded);
+      if constexpr (!S::kHoldQuery) {
+        load_query(query, loaded);
+        query = S::Keys::next(query, 2 * k);
+      }
 #pragma unroll
       for (int n = 0; n < kBlocks; n += 2) {
         std::uint32_t b[4];
-        ptx::load_matrices(b, at + n * 8 * S::kPitch + k * 32);
+        ptx::load_matrices(b, at + n * 8 * S::kPitch);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           const auto& a = S::kHoldQuery ? query_[S::kHoldQuery ? k : 0][m] : loaded[m];
@@ -184,6 +192,7 @@ class Warp {
           ptx::multiply_add<Operand>(sums[k % kHalves][m][n + 1], a, b[2], b[3]);
         }
       }
+      at = S::Keys::next(at, 2 * k);
     }
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -197,7 +206,7 @@ class Warp {
   // Keys 16 k to 16 k + 16.
   ATTNGEN_DEVICE void multiply_values(const char* values, const float (&weights)[kM][kBlocks][4], int k) {
     const int lane = ptx::lane();
-    const std::uint32_t at = ptx::shared_address(values) + (16 * k + lane % 16) * S::kPitchV + lane / 16 * 16;
+    std::uint32_t at = ptx::shared_address(values) + S::Values::at(lane % 16, lane / 16);
     std::uint32_t a[kM][4];
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -207,7 +216,8 @@ class Warp {
 #pragma unroll
     for (int n = 0; n < kBlocksV; n += 2) {
       std::uint32_t b[4];
-      ptx::load_matrices_transposed(b, at + n * 16);
+      ptx::load_matrices_transposed(b, at + 16 * k * S::kPitchV);
+      at = S::Values::next(at, n);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         ptx::multiply_add<Operand>(out_[m][n], a[m], b[0], b[1]);
@@ -243,7 +253,7 @@ class Warp {
       for (int n = 0; n < kBlocksV; ++n)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const float value = to_float(reinterpret_cast<const Operand*>(row)[8 * n + 2 * (lane % 4) + j]);
+          const float value = to_float(reinterpret_cast<const Operand*>(row)[8 * (n ^ S::Values::turn(key)) + 2 * (lane % 4) + j]);
 #pragma unroll
           for (int i = 0; i < kRows; ++i)
             if (weight[i] != 0.0f) out_[i / 2][n][i % 2 * 2 + j] += weight[i] * value;

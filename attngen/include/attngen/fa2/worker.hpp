@@ -84,9 +84,4 @@ ATTNGEN_DEVICE Fn make_functor(const Launch<kWords>& launch, Books<S, Fn>& books
   return fn;
 }
 
-// Whether keys [begin, begin + count) of the item's list need no test.
-ATTNGEN_DEVICE bool is_full(const Item& item, std::int32_t begin, std::int32_t count) {
-  return begin >= item.full_from && begin + count <= item.full_to;
-}
-
 }  // namespace attngen::fa2

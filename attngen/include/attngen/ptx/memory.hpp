@@ -12,6 +12,10 @@ ATTNGEN_DEVICE int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+ATTNGEN_DEVICE std::uint32_t opaque(std::uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 ATTNGEN_DEVICE const char* opaque(const char* x) {
   asm volatile("" : "+l"(x));
   return x;
