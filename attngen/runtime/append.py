@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -142,7 +143,7 @@ def _layout(kv: Layout | None, attention: Attention | None) -> Layout:
     return layout
 
 
-def _transform(attention: Attention | None, params: dict[str, Any]) -> tuple[bool, int, list[list[Any]], list[Any]]:
+def _transform(attention: Attention | None, params: dict[str, Any]) -> tuple[bool, int, list[list[Any]], Sequence[Any]]:
     """Whether keys are transformed, the number of query heads, and the key stage's parameters."""
     if attention is None or attention.options.keys == "raw" or not attention.manifest.has_key:
         if params:

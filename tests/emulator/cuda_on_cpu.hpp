@@ -243,7 +243,6 @@ inline unsigned atomicInc(unsigned* at, unsigned most) {
   *at = before >= most ? 0 : before + 1;
   return before;
 }
-inline void __threadfence() {}
 
 inline void __syncthreads() { emulated::meet_all(); }
 inline int __syncthreads_or(int x) {

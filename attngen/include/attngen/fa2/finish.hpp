@@ -80,13 +80,11 @@ class Finish {
     Merge merge{};
     if (single) merge = merges[item.merge];  // asked for before the wait for the others
     __syncthreads();
-    if (ptx::warp() == 0) {  // whose fences count for the whole CTA between two barriers
-      __threadfence();
+    if (ptx::warp() == 0) {  // whose atomics order the whole CTA between two barriers
       for (int s = ptx::lane(); s < item.segment_count; s += 32) {
         const std::int32_t number = single ? item.merge : moved(segments[s], books_.move).merge;
         const bool last = number >= 0 && is_last(number, single ? item.arrivals : merges[number].arrivals);
         books_.last(s) = last ? number : -1;
-        if (last) __threadfence();
       }
     }
     __syncthreads();
@@ -101,7 +99,7 @@ class Finish {
  private:
   ATTNGEN_DEVICE bool is_last(std::int32_t merge, std::int32_t arrivals) const {
     const unsigned others = arrivals - 1;
-    return atomicInc(params_.arrived + merge, others) == others;
+    return ptx::count(params_.arrived + merge, others) == others;
   }
 
   // The copies brought to one reference and added, in the order of the warps.

@@ -51,6 +51,14 @@ ATTNGEN_DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Counts up to `last` and then from 0 again; returns what it found.  What this thread knows of was stored before, and what
+// others stored before they counted is seen behind it, at gpu scope.
+ATTNGEN_DEVICE std::uint32_t count(std::uint32_t* counter, std::uint32_t last) {
+  std::uint32_t found;
+  asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(found) : "l"(counter), "r"(last) : "memory");
+  return found;
+}
+
 // Four 8 × 8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i.
 ATTNGEN_DEVICE void load_matrices(std::uint32_t (&r)[4], std::uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -25,6 +25,8 @@ void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes) {
   if (to % kSize != 0 || reinterpret_cast<std::uintptr_t>(from) % kSize != 0) std::abort();
   emulated::copy({fa2::dynamic_shared + to, from, kSize, static_cast<int>(bytes)});
 }
+inline std::uint32_t count(std::uint32_t* counter, std::uint32_t last) { return atomicInc(counter, last); }
+
 inline void commit_copies() { emulated::commit(); }
 template <int kPending>
 void wait_copies() {
