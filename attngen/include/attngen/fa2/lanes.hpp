@@ -51,10 +51,9 @@ struct Operands {
   ATTNGEN_DEVICE static std::uint32_t down(std::uint32_t at, int rows) { return (at ^ turn(rows) * 16) + rows * kPitch; }
 
   // From where piece `piece` or the one behind it lies to where piece + 2 or the one behind it does; `piece` is even.
-  // NOTE: opaque, since addresses that are made from one base are all made early and take a register each.
   ATTNGEN_DEVICE static std::uint32_t next(std::uint32_t at, int piece) {
     const int turned = piece % kTurns ^ (piece + 2) % kTurns, over = (piece + 2) % kTurns == 0 ? kTurns : 0;
-    return ptx::opaque((at ^ turned * 16) + over * 16);
+    return (at ^ turned * 16) + over * 16;
   }
 };
 

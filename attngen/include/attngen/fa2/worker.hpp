@@ -36,7 +36,9 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const A
   const char* arena = reinterpret_cast<const char*>(params.plan);
   const auto& worker =
       reinterpret_cast<const Worker*>(arena + kWorkersAt)[params.first_worker + static_cast<int>(blockIdx.x)];
-  const auto* levels = reinterpret_cast<const Level*>(arena + params.levels_at);
+  const auto levels = [&] {  // opaque, or it would take two registers throughout
+    return reinterpret_cast<const Level*>(ptx::opaque(arena) + params.levels_at);
+  };
   if (worker.item_begin == worker.item_end) return;
   constexpr int kPieces = sizeof(Item) / 16;
   const auto fetch = [&](Item* to, const Item* item) {
@@ -45,7 +47,7 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const A
                           16);
   };
   if (ptx::thread() == 0) {
-    books.level = levels[0];
+    books.level = levels()[0];
     books.items_done = worker.item_begin;
     books.items_end = worker.item_end;
     books.move = worker.move;
@@ -56,7 +58,7 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const A
   __syncthreads();
   do {
     const Item& item = books.item;
-    attend(item, item.level == 0 ? books.level : levels[item.level], [&] {
+    attend(item, item.level == 0 ? books.level : levels()[item.level], [&] {
       const std::int32_t next = books.items_done + 1;
       if (next < books.items_end)
         fetch(&books.next_item, reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
