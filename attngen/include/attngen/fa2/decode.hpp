@@ -33,8 +33,7 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
   const Finish<S, Fn> finish(params, fn, books, Memory::room());
   Warp<S, Fn, S::kM, S::kSlice> self(fn, shared, books, 0);
 
-  each_item<S, Fn>(params, books, [&](const Item& item, const Level& level, const auto& prefetch) {
-    loader.start(item, level);
+  const auto attend = [&](const Item& item, const Level& level, const auto& prefetch) {
     if (own() < S::kRows) rows.template copy<S::kOwn>(own(), rows.template describe<S::kOwn>(item, level, own()));
     prefetch();
     ptx::commit_copies();
@@ -68,7 +67,8 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }
     ptx::wait_copies<0>();
-    __syncthreads();
+  };
+  const auto leave = [&](const Item& item) {
     char* staged = shared + S::kKeysRing;
     self.publish();
 #pragma unroll
@@ -78,7 +78,9 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     if (own() < S::kRows)
       finish.template store<S::kWarps, S::kRows>(staged + own() * S::kOutPitch, 0, own(), own(), S::kOwn);
     finish.arrive(item);
-  });
+    __syncthreads();  // rows were staged where the next item's tiles go
+  };
+  each_item<S, Fn>(params, books, loader, attend, leave);
 }
 
 }  // namespace attngen::fa2

@@ -42,16 +42,18 @@ class Finish {
     return !Fn::kHasOutput && S::kPitchV <= S::kPitch && item.segment_count == 1 && item.partial == kWriteThrough;
   }
 
-  // What completes row `at` of the tile, whose weights have that sum and shift: the factor of its values.  The lane that
-  // `stores` also stores its lse.
-  ATTNGEN_DEVICE float complete(int at, float sum, float shift, bool stores) const {
+  // Stores the lse of row `at` of the tile, the warp's row `own`, and leaves the factor that completes its values in the
+  // place of its shift.
+  ATTNGEN_DEVICE void complete(int at, int warp, int own) const {
     const Row& row = books_.rows[at];
+    const float sum = books_.sum(warp, own);
+    float& shift = books_.shift[warp][own];
     float factor = Fn::kSoftmax ? inverse(sum) : 1.0f;
     double lse = Fn::kSoftmax ? log_sum(sum, shift) : 0.0;
     if constexpr (Fn::kHasSink && Fn::kSoftmax)
       if (!params_.raw) factor *= sink_factor(row, lse);
-    if (stores && books_.partial[at] == kWriteThrough) store_lse(row, lse);
-    return factor;
+    if (books_.partial[at] == kWriteThrough) store_lse(row, lse);
+    shift = factor;
   }
 
   // Stores kCount complete rows of the tile from `begin` on, by one warp; they lie at `staged` as S::Keys.

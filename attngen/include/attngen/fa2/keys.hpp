@@ -17,28 +17,30 @@ class KeyLoader {
   ATTNGEN_DEVICE KeyLoader(const Params& params, char* shared, Books<S, Fn>& books)
       : params_(params), shared_(shared), books_(books) {}
 
-  // Has the list's entries of the item's first tiles copied, one group of copies; all threads.
-  ATTNGEN_DEVICE void start(const Item& item, const Level& level) {
+  // Says where an item's keys lie; one thread.
+  ATTNGEN_DEVICE void locate(const Item& item, const Level& level) const {
     const char* arena = reinterpret_cast<const char*>(params_.plan);
     const auto list = [&](std::int64_t at) {
       return at ? reinterpret_cast<const std::int32_t*>(arena + at) + item.list : nullptr;
     };
-    if (ptx::thread() == 0) {
-      source() = {list(level.indices),
-                  list(level.positions),
-                  static_cast<const char*>(params_.k) + item.kv_head * params_.k_strides.head * sizeof(Pool),
-                  static_cast<const char*>(params_.v) + item.kv_head * params_.v_strides.head * sizeof(Pool),
-                  static_cast<std::int32_t>(item.list),
-                  level.block_size,
-                  (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1,
-                  item.kv_end,
-                  step(level, params_.k_strides),
-                  step(level, params_.v_strides),
-                  item.full_from,
-                  item.full_to};
-      if (source().v_step == 0) source().k_step = 0;
-    }
-    __syncthreads();
+    source() = {list(level.indices),
+                list(level.positions),
+                static_cast<const char*>(params_.k) + item.kv_head * params_.k_strides.head * sizeof(Pool),
+                static_cast<const char*>(params_.v) + item.kv_head * params_.v_strides.head * sizeof(Pool),
+                static_cast<std::int32_t>(item.list),
+                level.block_size,
+                (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1,
+                item.kv_end,
+                step(level, params_.k_strides),
+                step(level, params_.v_strides),
+                item.full_from,
+                item.full_to};
+    if (source().v_step == 0) source().k_step = 0;
+  }
+
+  // Has the list's entries of that item's first tiles copied, one group of copies; all threads, once they see where it is
+  // and nobody needs those of the item before.
+  ATTNGEN_DEVICE void start(const Item& item) {
     first_ = item.kv_begin;
 #pragma unroll
     for (int stage = 0; stage < S::kAhead; ++stage) find(source(), stage, first_ + stage * S::kKeys);

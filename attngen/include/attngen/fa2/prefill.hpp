@@ -30,8 +30,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
   const Finish<S, Fn> finish(params, fn, books, Memory::room());
   Warp<S, Fn, S::kM, S::kKeys> self(fn, shared, books, first);
 
-  each_item<S, Fn>(params, books, [&](const Item& item, const Level& level, const auto& prefetch) {
-    loader.start(item, level);
+  const auto attend = [&](const Item& item, const Level& level, const auto& prefetch) {
     rows.template copy<kOwn>(first, rows.template describe<kOwn>(item, level, first));
     prefetch();
     ptx::commit_copies();
@@ -73,18 +72,20 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }
     ptx::wait_copies<0>();
+  };
+  const auto leave = [&](const Item& item) {
+    self.publish();
     if (finish.is_plain(item)) {  // over the warp's own queries
       char* staged = shared + S::kQueries + first * S::kPitch;
       __syncwarp();
-      self.stage_complete(staged, [&](int row, float sum, float shift, bool stores) {
-        return finish.complete(row, sum, shift, stores);
-      });
+      if (ptx::lane() < kOwn) finish.complete(first + ptx::lane(), warp, ptx::lane());
+      __syncwarp();
+      self.stage_complete(staged);
       __syncwarp();
       finish.template store_rows<kOwn>(staged, first);
+      __syncwarp();  // the next item's queries go there
       return;
     }
-    __syncthreads();
-    self.publish();
     char* staged = shared + warp * 8 * S::kOutPitch;
 #pragma unroll 1
     for (int part = 0; part < kOwn / 8; ++part) {
@@ -94,7 +95,9 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
       __syncwarp();
     }
     finish.arrive(item);
-  });
+    __syncthreads();  // rows were staged where the next item's tiles go
+  };
+  each_item<S, Fn>(params, books, loader, attend, leave);
 }
 
 }  // namespace attngen::fa2

@@ -66,6 +66,9 @@ struct alignas(16) KeySource {
   }
 };
 
+// One that some warps still leave, one that is attended to, one that is fetched.
+inline constexpr int kItems = 4;
+
 // What lies behind the tiles: whatever outlives a step, since registers are short.
 template <class S, class Fn>
 struct Books {
@@ -80,8 +83,8 @@ struct Books {
   alignas(16) float sums[kState ? S::kThreads : 1][4];  // of each lane's rows
   KeySource source;
   Level level;  // the plan's first
-  alignas(16) Item item, next_item;
-  std::int32_t items_done, items_end;
+  alignas(16) Item items[kItems];  // item i of the plan lies at i % kItems
+  std::int32_t item, item_end;     // the one that is attended to, and the end of the worker's
   Move move;  // of the worker's items
   alignas(16) typename Fn::Tables tables;
 

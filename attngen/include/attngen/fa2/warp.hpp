@@ -94,15 +94,13 @@ class Warp {
     add_infinite(values, weights);
   }
 
-  // Completes the rows by complete(row of the tile, sum of weights, shift, whether this lane stores what it finds), which
-  // gives the factor of their values, and leaves them at `to` as S::Keys.
-  template <class Complete>
-  ATTNGEN_DEVICE void stage_complete(char* to, const Complete& complete) {
+  // Leaves the rows at `to` as S::Keys, times the factors that the books have by then in place of their shifts.
+  ATTNGEN_DEVICE void stage_complete(char* to) const {
     const int lane = ptx::lane();
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = 8 * i + lane / 4;
-      const float factor = complete(first_row_ + row, whole_sum(i), shift(i), lane % 4 == 0);
+      const float factor = books_.shift[ptx::warp()][row];
 #pragma unroll
       for (int n = 0; n < kBlocksV; ++n)
         reinterpret_cast<std::uint32_t*>(to + S::Keys::at(row, n))[lane % 4] =

@@ -28,48 +28,66 @@ struct SharedMemory {
   }
 };
 
-// Runs attend(item, level, prefetch) for every item of this CTA's worker.  `attend` calls prefetch() once, which asks
-// for the next item by copies of the group that is committed next, and leaves every thread past its last use of the
-// tiles and of its copies.
-template <class S, class Fn, class Attend>
-ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, const Attend& attend) {
+// For every item of this CTA's worker:
+//   attend(item, level, prefetch)   makes its rows, and leaves every thread past its last use of the tiles and of its
+//                                   copies; calls prefetch() once, which asks for the next item by copies of the group
+//                                   that is committed next
+//   leave(item)                     stores them, while the first entries of the next item's lists come
+// Between an item's leave() and the next one's attend() warps don't meet.
+template <class S, class Fn, class Attend, class Leave>
+ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, KeyLoader<S, Fn>& loader, const Attend& attend,
+                              const Leave& leave) {
   const char* arena = reinterpret_cast<const char*>(params.plan);
   const auto& worker =
       reinterpret_cast<const Worker*>(arena + kWorkersAt)[params.first_worker + static_cast<int>(blockIdx.x)];
+  if (worker.item_begin == worker.item_end) return;
   const auto levels = [&] {  // opaque, or it would take two registers throughout
     return reinterpret_cast<const Level*>(ptx::opaque(arena) + params.levels_at);
   };
-  if (worker.item_begin == worker.item_end) return;
-  constexpr int kPieces = sizeof(Item) / 16;
-  const auto fetch = [&](Item* to, const Item* item) {
-    if (ptx::thread() < kPieces)
-      ptx::copy_async<16>(ptx::shared_address(to) + 16 * threadIdx.x, reinterpret_cast<const uint4*>(item) + threadIdx.x,
+  const auto level_of = [&](const Item& item) -> const Level& {
+    return item.level == 0 ? books.level : levels()[item.level];
+  };
+  const auto slot = [&](std::int32_t i) -> Item& { return books.items[i % kItems]; };
+  const auto fetch = [](Item& to, const Item* item) {
+    if (ptx::thread() < static_cast<int>(sizeof(Item) / 16))
+      ptx::copy_async<16>(ptx::shared_address(&to) + 16 * threadIdx.x, reinterpret_cast<const uint4*>(item) + threadIdx.x,
                           16);
   };
+  fetch(slot(worker.item_begin), &worker.first);
   if (ptx::thread() == 0) {
     books.level = levels()[0];
-    books.items_done = worker.item_begin;
-    books.items_end = worker.item_end;
+    books.item = worker.item_begin;
+    books.item_end = worker.item_end;
     books.move = worker.move;
   }
-  fetch(&books.item, &worker.first);
   ptx::commit_copies();
   ptx::wait_copies<0>();
   __syncthreads();
-  do {
-    const Item& item = books.item;
-    attend(item, item.level == 0 ? books.level : levels()[item.level], [&] {
-      const std::int32_t next = books.items_done + 1;
-      if (next < books.items_end)
-        fetch(&books.next_item, reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
+  if (ptx::thread() == 0) loader.locate(slot(books.item), level_of(slot(books.item)));
+  __syncthreads();
+  loader.start(slot(books.item));
+  for (;;) {
+    const Item& item = slot(books.item);
+    attend(item, level_of(item), [&] {
+      const std::int32_t next = books.item + 1;
+      if (next < books.item_end)
+        fetch(slot(next), reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
     });
+    const std::int32_t own = books.item, next = own + 1;
+    const bool more = next < books.item_end;
     __syncthreads();
-    if (ptx::thread() == 0) {
-      ++books.items_done;
-      books.item = moved(books.next_item, books.move);
+    if (more) {
+      if (ptx::thread() == 0) {
+        books.item = next;
+        slot(next) = moved(slot(next), books.move);
+        loader.locate(slot(next), level_of(slot(next)));
+      }
+      __syncthreads();
+      loader.start(slot(next));
     }
-    __syncthreads();
-  } while (books.items_done < books.items_end);
+    leave(slot(own));
+    if (!more) break;
+  }
 }
 
 // The functor of a launch, its tables filled; all threads.
