@@ -131,8 +131,8 @@ def test_some_tile_fits_every_gpu(target: str, kv_dtype: str, head_dim: int) -> 
 
 
 def test_the_first_tiles_are_the_measured_ones() -> None:
-    """On an H200 at head dimension 128: three stages at two CTAs an SM for decode, 64 keys at two for prefill."""
-    for rows, first in ((16, Shape(64, 4, 3, 2)), (32, Shape(64, 4, 2, 2)), (128, Shape(64, 4, 2, 2))):
+    """On an H200 at head dimension 128: eight warps of 16 keys for decode, four that share 64 for prefill."""
+    for rows, first in ((16, Shape(128, 8, 2, 1)), (32, Shape(128, 8, 2, 1)), (128, Shape(64, 4, 2, 2))):
         assert shapes(replace(CONFIG, rows=rows), GPUS["sm90"], Extras(0, 0, False, False))[0] == first
 
 

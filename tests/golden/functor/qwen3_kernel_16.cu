@@ -8,9 +8,9 @@ using Functor = attngen::Qwen3FusedFunctor;
 
 struct Traits {
   static constexpr int kHeadDim = 128, kHeadDimV = 128;
-  static constexpr int kRows = 16, kKeys = 64;
-  static constexpr int kWarps = 4, kStages = 3, kCtasPerSm = 2;
-  static constexpr int kSharedBytes = 110880;
+  static constexpr int kRows = 16, kKeys = 128;
+  static constexpr int kWarps = 8, kStages = 2, kCtasPerSm = 1;
+  static constexpr int kSharedBytes = 139008;
   static constexpr bool kKeysTransformed = false;
   using Operand = attngen::bf16;
   using Pool = attngen::bf16;

@@ -43,15 +43,16 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     __syncthreads();
     self.start(item.kv_head);
     if constexpr (S::kQueriesPass) __syncthreads();
-    int stage = 0;
 #pragma unroll 1
     for (;;) {
       const KeySource from = loader.source();
-      if (loader.key() + slice() >= from.end) break;
+      const std::int32_t key = loader.next_key() - S::kAhead * S::kKeys + slice();
+      if (key >= from.end) break;
+      const int stage = loader.stage_of(from, key);
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
-      const bool full = from.is_full(loader.key() + slice(), S::kSlice);
-      const auto issue = [&] { loader.issue(from, stage == 0 ? S::kStages - 1 : stage - 1); };
+      const bool full = from.is_full(key, S::kSlice);
+      const auto issue = [&] { loader.issue(loader.source(), loader.next_key()); };
       if constexpr (!S::kLate) issue();
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
@@ -64,7 +65,6 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
         if constexpr (S::kLate) issue();
       });
       __syncwarp();
-      stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }
     ptx::wait_copies<0>();
   };

@@ -34,16 +34,17 @@ class KeyLoader {
                 step(level, params_.k_strides),
                 step(level, params_.v_strides),
                 item.full_from,
-                item.full_to};
+                item.full_to,
+                item.kv_begin};
     if (source().v_step == 0) source().k_step = 0;
   }
 
   // Has the list's entries of that item's first tiles copied, one group of copies; all threads, once they see where it is
   // and nobody needs those of the item before.
   ATTNGEN_DEVICE void start(const Item& item) {
-    first_ = item.kv_begin;
+    if (ptx::lane() == 0) books_.next_key[ptx::warp()] = item.kv_begin;
 #pragma unroll
-    for (int stage = 0; stage < S::kAhead; ++stage) find(source(), stage, first_ + stage * S::kKeys);
+    for (int stage = 0; stage < S::kAhead; ++stage) find(source(), stage, item.kv_begin + stage * S::kKeys);
     ptx::commit_copies();
   }
 
@@ -52,24 +53,30 @@ class KeyLoader {
     ptx::wait_copies<1>();
     __syncwarp();  // lanes read entries that others have copied
 #pragma unroll 1
-    for (int stage = 0; stage < S::kAhead; ++stage) issue(source(), stage);
+    for (int stage = 0; stage < S::kAhead; ++stage) issue(source(), next_key());
   }
 
-  // Copies the next tile into a stage and commits one group, also behind the last tile.
-  ATTNGEN_DEVICE void issue(const KeySource& from, int stage) {
-    if (from.k_step != 0 && first_ + S::kKeys <= from.end) {
-      issue_even(from, stage);
+  // Copies the next tile, from key `next` on, into its stage and commits one group, also behind the last tile.
+  ATTNGEN_DEVICE void issue(const KeySource& from, std::int32_t next) {
+    const int stage = stage_of(from, next);
+    if (from.k_step != 0 && next + S::kKeys <= from.end) {
+      issue_even(from, stage, next);
     } else {
-      issue_any(from, stage);
+      issue_any(from, stage, next);
     }
+    if (ptx::lane() == 0) books_.next_key[ptx::warp()] = next + S::kKeys;
     __syncwarp();  // all lanes have read the entries that may lie there now
-    find(from, (stage + S::kAhead) % S::kStages, first_ + S::kAhead * S::kKeys);
+    find(from, (stage + S::kAhead) % S::kStages, next + S::kAhead * S::kKeys);
     ptx::commit_copies();
-    first_ += S::kKeys;
   }
 
-  // The first key of the tile that is to be computed next, while kAhead tiles are under way behind it.
-  ATTNGEN_DEVICE std::int32_t key() const { return first_ - S::kAhead * S::kKeys; }
+  // The first key of the tile that is to be asked for next; kAhead tiles before it the one to be computed.
+  // NOTE: in the books, since registers are short while a tile is computed.
+  ATTNGEN_DEVICE std::int32_t next_key() const { return books_.next_key[ptx::warp()]; }
+
+  ATTNGEN_DEVICE static int stage_of(const KeySource& from, std::int32_t key) {
+    return static_cast<unsigned>(key - from.begin) / S::kKeys % S::kStages;
+  }
 
   // To be read as a whole and early: a read between copies waits for them.
   ATTNGEN_DEVICE KeySource& source() const { return books_.source; }
@@ -100,17 +107,17 @@ class KeyLoader {
   }
 
   // A tile whose rows all exist, those of a slice at equal steps.
-  ATTNGEN_DEVICE void issue_even(const KeySource& from, int stage) {
+  ATTNGEN_DEVICE void issue_even(const KeySource& from, int stage, std::int32_t first) {
     const int own = ptx::lane() % kSlice, place = ptx::warp() * kSlice;
-    const auto [block, offset, position] = spot(from, stage, place, first_ + place);
+    const auto [block, offset, position] = spot(from, stage, place, first + place);
     books_.kv[stage][place + own] = position + own;
     if constexpr (Fn::kReadsSlot) books_.slot[stage][place + own] = block * from.block_size + offset + own;
-    const auto first = [block = block, offset = offset](const char* pool, const Strides& strides, std::int32_t step) {
+    const auto row = [block = block, offset = offset](const char* pool, const Strides& strides, std::int32_t step) {
       return ptx::opaque(pool + std::int64_t{block} * strides.block * static_cast<std::int64_t>(sizeof(Pool)) +
                          std::int64_t{offset} * step);
     };
     char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
-    const char *k = first(from.k, params_.k_strides, from.k_step), *v = first(from.v, params_.v_strides, from.v_step);
+    const char *k = row(from.k, params_.k_strides, from.k_step), *v = row(from.v, params_.v_strides, from.v_step);
     copy_rows<S::kHeadDim>(
         ~0u, keys, [&](int row, int byte) { return k + byte + static_cast<unsigned>(row * from.k_step); });
     copy_rows<S::kHeadDimV>(
@@ -119,8 +126,8 @@ class KeyLoader {
   }
 
   // Any tile: each lane finds a row, and those behind the last key are zeros.
-  ATTNGEN_DEVICE void issue_any(const KeySource& from, int stage) {
-    const std::int32_t key = first_ + ptx::warp() * kSlice + ptx::lane();
+  ATTNGEN_DEVICE void issue_any(const KeySource& from, int stage, std::int32_t first) {
+    const std::int32_t key = first + ptx::warp() * kSlice + ptx::lane();
     const bool exists = ptx::lane() < kSlice && key < from.end;
     __syncwarp();
     if (ptx::lane() < kSlice) {
@@ -136,7 +143,7 @@ class KeyLoader {
       places(stage, kValues)[ptx::lane()] = from.v + at(params_.v_strides);
     }
     const unsigned present = __ballot_sync(0xffffffffu, exists);
-    const bool read = S::kShared ? first_ < from.end : present != 0;  // by any warp
+    const bool read = S::kShared ? first < from.end : present != 0;  // by any warp
     __syncwarp();
     if (!read) return;
     char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
@@ -202,7 +209,6 @@ class KeyLoader {
   const Params& params_;
   char* shared_;
   Books<S, Fn>& books_;
-  std::int32_t first_;  // key of the next tile
 };
 
 // Whether one row of values holds any infinity or NaN; all lanes of a warp.

@@ -39,16 +39,17 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
     rows.template transform<kOwn>(first);
     __syncwarp();
     self.start(item.kv_head);
-    int stage = 0;
 #pragma unroll 1
     for (;;) {
       const KeySource from = loader.source();
-      if (loader.key() >= from.end) break;
+      const std::int32_t next = loader.next_key(), key = next - S::kAhead * S::kKeys;
+      if (key >= from.end) break;
+      const int stage = loader.stage_of(from, key);
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
       if constexpr (S::kNarrow) __syncthreads();  // the operands of the tile before have been read
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
-      const bool full = from.is_full(loader.key(), S::kKeys);
+      const bool full = from.is_full(key, S::kKeys);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);
       char* values = keys + S::kKeys * S::kPitch;
       bool infinite = false;
@@ -57,7 +58,7 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
       } else {
         infinite = __syncthreads_or(converter.any_infinite(values));
       }
-      if constexpr (S::kStages > 1) loader.issue(from, stage == 0 ? S::kStages - 1 : stage - 1);
+      if constexpr (S::kStages > 1) loader.issue(from, next);
       if (infinite) {
         self.visit_infinite(keys, values, stage, 0);
         __syncthreads();
@@ -67,9 +68,8 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
       self.visit(keys, values, stage, 0, full, [] {});
       if constexpr (S::kStages == 1) {
         __syncthreads();
-        loader.issue(loader.source(), 0);
+        loader.issue(loader.source(), loader.next_key());
       }
-      stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }
     ptx::wait_copies<0>();
   };
