@@ -27,6 +27,7 @@ from attngen.codegen.tables import tabulate
 from attngen.dtypes import STORAGE
 from attngen.errors import NOWHERE, Span
 from attngen.ir.nodes import Binding, Const, Expr, Variant
+from attngen.ir.walk import hides_the_end
 
 FILE: Final = "functor.hpp"
 
@@ -334,6 +335,7 @@ class _Writer:
             "kHasTables": bool(self.tables),
             "kUsesLaneAt": self.lane_at,
             "kReadsSlot": self.reads_slot,
+            "kMaskEnds": variant.mask is not None and hides_the_end(variant.mask),
         }
         bound = -1.0 if variant.logit_bound is None else variant.logit_bound
         lines = [f"bool {name} = {str(value).lower()}" for name, value in flags.items()]

@@ -42,6 +42,7 @@ struct ColumnAt {
 //   kHasTables    Tables isn't empty, so some vector stage reads `tables`
 //   kUsesLaneAt   some vector stage calls lane.at
 //   kReadsSlot    some hook reads a column's slot
+//   kMaskEnds     the mask hides every key from kv_len on, or at a position above all queries'
 //   kLogitBound   |scale_log2 · logits| is at most this; negative where it isn't known
 //
 // Softmax on:  weight = exp2(scale_log2 · logits(dot)), so `logits` takes the bare dot product q'·k'.

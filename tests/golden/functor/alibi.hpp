@@ -20,6 +20,7 @@ struct AlibiAttentionFunctor {
   static constexpr bool kHasTables = false;
   static constexpr bool kUsesLaneAt = false;
   static constexpr bool kReadsSlot = false;
+  static constexpr bool kMaskEnds = true;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
 
@@ -50,7 +51,7 @@ struct AlibiAttentionFunctor {
     Row row{at};
 #line 5 "alibi.attn"
     row.row0 = slope_.load(row.h) * 11.313708f;
-#line 54 "functor.hpp"
+#line 55 "functor.hpp"
     return row;
   }
 
@@ -63,14 +64,14 @@ struct AlibiAttentionFunctor {
   ATTNGEN_FN F logits(F s, const Row& row, const Column<F, I>& column) const {
 #line 5 "alibi.attn"
     return s + row.row0 * math::to_f32(column.kv - row.pos);
-#line 67 "functor.hpp"
+#line 68 "functor.hpp"
   }
 
   template <class F, class I>
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 3 "<prelude>/masks.attn"
     return column.kv <= row.pos;
-#line 74 "functor.hpp"
+#line 75 "functor.hpp"
   }
 };
 

@@ -20,6 +20,7 @@ struct Gemma2Functor {
   static constexpr bool kHasTables = false;
   static constexpr bool kUsesLaneAt = false;
   static constexpr bool kReadsSlot = false;
+  static constexpr bool kMaskEnds = true;
   static constexpr float kLogitBound = 72.13483f;
   static constexpr float scale_log2 = 72.13475f;
 
@@ -58,14 +59,14 @@ struct Gemma2Functor {
   ATTNGEN_FN F logits(F s, const Row&, const Column<F, I>&) const {
 #line 8 "gemma2.attn"
     return math::tanh(s * 0.0017677669f);
-#line 62 "functor.hpp"
+#line 63 "functor.hpp"
   }
 
   template <class F, class I>
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 9 "gemma2.attn"
     return (column.kv <= row.pos) & (row.pos - column.kv < n_);
-#line 69 "functor.hpp"
+#line 70 "functor.hpp"
   }
 };
 

@@ -20,6 +20,7 @@ struct GptOssFunctor {
   static constexpr bool kHasTables = false;
   static constexpr bool kUsesLaneAt = false;
   static constexpr bool kReadsSlot = false;
+  static constexpr bool kMaskEnds = true;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
 
@@ -64,13 +65,13 @@ struct GptOssFunctor {
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 6 "gpt_oss.attn"
     return (column.kv <= row.pos) & (row.pos - column.kv < n_);
-#line 68 "functor.hpp"
+#line 69 "functor.hpp"
   }
 
   ATTNGEN_FN float sink(const Row& row) const {
 #line 7 "gpt_oss.attn"
     return sinks_.load(row.h);
-#line 74 "functor.hpp"
+#line 75 "functor.hpp"
   }
 };
 

@@ -20,6 +20,7 @@ struct NeighbourhoodFunctor {
   static constexpr bool kHasTables = false;
   static constexpr bool kUsesLaneAt = false;
   static constexpr bool kReadsSlot = false;
+  static constexpr bool kMaskEnds = false;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
 
@@ -49,7 +50,7 @@ struct NeighbourhoodFunctor {
 #line 9 "neighbourhood_2d.attn"
     launch0 = w_ - 1 - 2;
     launch1 = w_rows_ - 1 - 2;
-#line 53 "functor.hpp"
+#line 54 "functor.hpp"
   }
 
   ATTNGEN_FN void fill(Tables&, std::int32_t, std::int32_t) const {
@@ -63,7 +64,7 @@ struct NeighbourhoodFunctor {
 #line 9 "neighbourhood_2d.attn"
     row.row0 = math::clamp(math::floor_mod(row.pos, w_), 2, launch0);
     row.row1 = math::clamp(math::floor_div(row.pos, w_), 2, launch1);
-#line 67 "functor.hpp"
+#line 68 "functor.hpp"
     return row;
   }
 
@@ -74,7 +75,7 @@ struct NeighbourhoodFunctor {
     column.column0 = math::floor_mod(column.kv, w_);
 #line 11 "neighbourhood_2d.attn"
     column.column1 = math::floor_div(column.kv, w_);
-#line 78 "functor.hpp"
+#line 79 "functor.hpp"
     return column;
   }
 
@@ -87,7 +88,7 @@ struct NeighbourhoodFunctor {
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 11 "neighbourhood_2d.attn"
     return (math::abs(column.column0 - row.row0) <= 2) & (math::abs(column.column1 - row.row1) <= 2);
-#line 91 "functor.hpp"
+#line 92 "functor.hpp"
   }
 };
 

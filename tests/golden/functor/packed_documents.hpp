@@ -20,6 +20,7 @@ struct PackedFunctor {
   static constexpr bool kHasTables = false;
   static constexpr bool kUsesLaneAt = false;
   static constexpr bool kReadsSlot = false;
+  static constexpr bool kMaskEnds = false;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
 
@@ -54,7 +55,7 @@ struct PackedFunctor {
     row.row0 = doc_.load(row.b, row.pos);
 #line 4 "packed_documents.attn"
     row.row1 = row.pos - off_.load(doc_.load(row.b, row.pos));
-#line 58 "functor.hpp"
+#line 59 "functor.hpp"
     return row;
   }
 
@@ -74,7 +75,7 @@ struct PackedFunctor {
     const auto t0 = doc_.load(row.b, column.kv);
 #line 4 "packed_documents.attn"
     return (row.row0 == t0) & (column.kv - off_.load(t0) <= row.row1);
-#line 78 "functor.hpp"
+#line 79 "functor.hpp"
   }
 };
 

@@ -20,6 +20,7 @@ struct Qwen3FusedFunctor {
   static constexpr bool kHasTables = true;
   static constexpr bool kUsesLaneAt = false;
   static constexpr bool kReadsSlot = false;
+  static constexpr bool kMaskEnds = true;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 0.12751743f;
 
@@ -59,7 +60,7 @@ struct Qwen3FusedFunctor {
       into.lane1[d] = qw_.load(d);
       into.lane2[d] = kw_.load(d);
     }
-#line 63 "functor.hpp"
+#line 64 "functor.hpp"
   }
 
   ATTNGEN_FN void derive(Tables& into, std::int32_t first, std::int32_t step) const {
@@ -75,7 +76,7 @@ struct Qwen3FusedFunctor {
     Row row{at};
 #line 9 "qwen3.attn"
     row.row0 = math::to_f32(row.pos);
-#line 79 "functor.hpp"
+#line 80 "functor.hpp"
     return row;
   }
 
@@ -84,7 +85,7 @@ struct Qwen3FusedFunctor {
     Column<F, I> column{at};
 #line 9 "qwen3.attn"
     column.column0 = math::to_f32(column.kv);
-#line 88 "functor.hpp"
+#line 89 "functor.hpp"
     return column;
   }
 
@@ -97,7 +98,7 @@ struct Qwen3FusedFunctor {
   ATTNGEN_FN simd::Mask<F> mask(const Row& row, const Column<F, I>& column) const {
 #line 3 "<prelude>/masks.attn"
     return column.kv <= row.pos;
-#line 101 "functor.hpp"
+#line 102 "functor.hpp"
   }
 
   template <class Lanes>
@@ -121,7 +122,7 @@ struct Qwen3FusedFunctor {
       const auto t2 = row.row0 * lane.table(tables->lane0);
       return x * math::cos(t2) + select(lane.d() < 64, -t, t) * math::sin(t2);
     });
-#line 125 "functor.hpp"
+#line 126 "functor.hpp"
   }
 
   template <class Lanes>
@@ -146,7 +147,7 @@ struct Qwen3FusedFunctor {
 #line 11 "qwen3.attn"
       return x * math::cos(t2) + select(lane.d() < 64, -t, t) * math::sin(t2);
     });
-#line 150 "functor.hpp"
+#line 151 "functor.hpp"
   }
 };
 

@@ -20,6 +20,7 @@ struct T5Fp8Functor {
   static constexpr bool kHasTables = false;
   static constexpr bool kUsesLaneAt = false;
   static constexpr bool kReadsSlot = true;
+  static constexpr bool kMaskEnds = false;
   static constexpr float kLogitBound = -1.0f;
   static constexpr float scale_log2 = 1.0f;
 
@@ -57,7 +58,7 @@ struct T5Fp8Functor {
     Column<F, I> column{at};
 #line 11 "t5_fp8.attn"
     column.column0 = ks_.load(column.slot, column.hk) * 0.12751743f;
-#line 61 "functor.hpp"
+#line 62 "functor.hpp"
     return column;
   }
 
@@ -68,14 +69,14 @@ struct T5Fp8Functor {
     const auto t0 = math::wrap_add(16, math::to_i32(math::log(math::to_f32(n) * 0.0625f) / 2.0794415f * 16.0f));
 #line 4 "t5_fp8.attn"
     return s * column.column0 + table_.load(row.h, select(n < 16, n, math::min(31, t0))) * 1.442695f;
-#line 72 "functor.hpp"
+#line 73 "functor.hpp"
   }
 
   template <class F, class I>
   ATTNGEN_FN F value_scale(const Column<F, I>& column) const {
 #line 12 "t5_fp8.attn"
     return vs_.load(column.slot, column.hk);
-#line 79 "functor.hpp"
+#line 80 "functor.hpp"
   }
 };
 

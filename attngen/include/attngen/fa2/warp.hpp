@@ -292,7 +292,8 @@ class Warp {
   }
 
   ATTNGEN_DEVICE bool is_visible(const Row& row, const Column& at) const {
-    bool visible = at.kv < row.kv_len;
+    bool visible = true;
+    if constexpr (!Fn::kMaskEnds) visible = at.kv < row.kv_len;
     if constexpr (Fn::kHasMask) visible &= fn_.template mask<float>(row, at);
     return visible;
   }
