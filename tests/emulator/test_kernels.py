@@ -103,7 +103,7 @@ def test_splits_are_merged(page_size: int, monkeypatch: pytest.MonkeyPatch) -> N
         parts.append(self.plan_stats()["most_parts"])
 
     monkeypatch.setattr(attngen.Attention, "plan", planned)
-    requests = ((1, 3000), (3, 700))
+    requests = ((1, 6000), (3, 700))
     run("causal", make(Shape(requests, "paged", page_size=page_size, head_dim=32, head_dim_v=16, **BF16)))
     assert min(parts) > 1
 

@@ -37,22 +37,22 @@ ATTNGEN_DEVICE void decode(const Launch<kWords>& launch) {
     if (own() < S::kRows) rows.template copy<S::kOwn>(own(), rows.template describe<S::kOwn>(item, level, own()));
     prefetch();
     ptx::commit_copies();
-    loader.begin();
+    std::int32_t next = loader.begin();
     ptx::wait_copies<S::kAhead>();
     if (own() < S::kRows) rows.template transform<S::kOwn>(own());
     __syncthreads();
     self.start(item.kv_head);
     if constexpr (S::kQueriesPass) __syncthreads();
 #pragma unroll 1
-    for (;;) {
+    for (;; next += S::kKeys) {
       const KeySource from = loader.source();
-      const std::int32_t key = loader.next_key() - S::kAhead * S::kKeys + slice();
+      const std::int32_t key = next - S::kAhead * S::kKeys + slice();
       if (key >= from.end) break;
       const int stage = loader.stage_of(from, key);
       ptx::wait_copies<S::kAhead - 1>();
       __syncwarp();
       const bool full = from.is_full(key, S::kSlice);
-      const auto issue = [&] { loader.issue(loader.source(), loader.next_key()); };
+      const auto issue = [&] { loader.issue(next); };
       if constexpr (!S::kLate) issue();
       if constexpr (S::kConvert) converter.convert(stage, item.kv_head);
       char* keys = shared + (S::kNarrow ? S::kOperands : S::kKeysRing + stage * S::kStageBytes);

@@ -23,16 +23,17 @@ class KeyLoader {
     const auto list = [&](std::int64_t at) {
       return at ? reinterpret_cast<const std::int32_t*>(arena + at) + item.list : nullptr;
     };
+    const int shift = shift_of(level);
     source() = {list(level.indices),
                 list(level.positions),
                 static_cast<const char*>(params_.k) + item.kv_head * params_.k_strides.head * sizeof(Pool),
                 static_cast<const char*>(params_.v) + item.kv_head * params_.v_strides.head * sizeof(Pool),
                 static_cast<std::int32_t>(item.list),
                 level.block_size,
-                (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1,
                 item.kv_end,
-                step(level, params_.k_strides),
-                step(level, params_.v_strides),
+                shift,
+                step(level, shift, params_.k_strides),
+                step(level, shift, params_.v_strides),
                 item.full_from,
                 item.full_to,
                 item.kv_begin};
@@ -41,38 +42,68 @@ class KeyLoader {
 
   // Has the list's entries of that item's first tiles copied, one group of copies; all threads, once they see where it is
   // and nobody needs those of the item before.
-  ATTNGEN_DEVICE void start(const Item& item) {
-    if (ptx::lane() == 0) books_.next_key[ptx::warp()] = item.kv_begin;
+  ATTNGEN_DEVICE void start(const Item& item) const {
 #pragma unroll
     for (int stage = 0; stage < S::kAhead; ++stage) find(source(), stage, item.kv_begin + stage * S::kKeys);
     ptx::commit_copies();
   }
 
-  // Copies the first tiles into the first stages; a single group has been committed since start().
-  ATTNGEN_DEVICE void begin() {
+  // Copies the first tiles into the first stages; a single group has been committed since start().  Gives the first key
+  // of the tile behind them.
+  ATTNGEN_DEVICE std::int32_t begin() const {
     ptx::wait_copies<1>();
     __syncwarp();  // lanes read entries that others have copied
+    std::int32_t next = source().begin;
 #pragma unroll 1
-    for (int stage = 0; stage < S::kAhead; ++stage) issue(source(), next_key());
+    for (int stage = 0; stage < S::kAhead; ++stage, next += S::kKeys) issue(next);
+    return next;
   }
 
-  // Copies the next tile, from key `next` on, into its stage and commits one group, also behind the last tile.
-  ATTNGEN_DEVICE void issue(const KeySource& from, std::int32_t next) {
-    const int stage = stage_of(from, next);
-    if (from.k_step != 0 && next + S::kKeys <= from.end) {
-      issue_even(from, stage, next);
-    } else {
-      issue_any(from, stage, next);
+  // Copies a tile, from key `next` on, into its stage and commits one group, also behind the last tile.
+  ATTNGEN_DEVICE void issue(std::int32_t next) const {
+    prepare(next);
+    issue_even(next);
+  }
+
+  // The first half of that: all there is to do where slices aren't even, and zeros behind the last key where they are.
+  ATTNGEN_DEVICE void prepare(std::int32_t next) const {
+    if (source().k_step == 0) {
+      issue_any(next);
+    } else if (next < source().end && next + (ptx::warp() + 1) * kSlice > source().end) {
+      clear(next);
     }
-    if (ptx::lane() == 0) books_.next_key[ptx::warp()] = next + S::kKeys;
-    __syncwarp();  // all lanes have read the entries that may lie there now
-    find(from, (stage + S::kAhead) % S::kStages, next + S::kAhead * S::kKeys);
+  }
+
+  // The second half, free of branches, so that other work can fill its gaps: a tile whose slices have their rows at equal
+  // steps, up to the last key.
+  ATTNGEN_DEVICE void issue_even(std::int32_t first) const {
+    const KeySource from = source();
+    const int stage = stage_of(from, first), own = ptx::lane() % kSlice, place = ptx::warp() * kSlice;
+    const std::int32_t key = first + place, entry = key >> from.shift, offset = key - (entry << from.shift);
+    const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
+    const std::int32_t position = from.positions ? books_.start[stage][place] + offset : key;
+    const std::int32_t count = from.k_step == 0 ? 0 : from.end - key;  // of rows to copy
+    if (own < count) books_.kv[stage][place + own] = position + own;
+    if constexpr (Fn::kReadsSlot)
+      if (own < count) books_.slot[stage][place + own] = block * from.block_size + offset + own;
+    const auto row = [&](const char* pool, const Strides& strides, std::int32_t step) {
+      return ptx::opaque(pool + std::int64_t{block} * strides.block * static_cast<std::int64_t>(sizeof(Pool)) +
+                         std::int64_t{offset} * step);
+    };
+    const auto exists = [&](int row) { return row < count; };
+    char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
+    const char *k = row(from.k, params_.k_strides, from.k_step), *v = row(from.v, params_.v_strides, from.v_step);
+    copy_rows<S::kHeadDim, true>(keys, exists, [&](int row, int byte) {
+      return k + byte + static_cast<unsigned>(row * from.k_step);
+    });
+    copy_rows<S::kHeadDimV, true>(keys + kValues, exists, [&](int row, int byte) {
+      return v + byte + static_cast<unsigned>(row * from.v_step);
+    });
+    // All lanes have read the entry that may lie there now.
+    const std::int32_t later = key + S::kAhead * S::kKeys + ptx::lane();
+    find_at(from, (stage + S::kAhead) % S::kStages, later >> from.shift, count > 0 && later < from.end);
     ptx::commit_copies();
   }
-
-  // The first key of the tile that is to be asked for next; kAhead tiles before it the one to be computed.
-  // NOTE: in the books, since registers are short while a tile is computed.
-  ATTNGEN_DEVICE std::int32_t next_key() const { return books_.next_key[ptx::warp()]; }
 
   ATTNGEN_DEVICE static int stage_of(const KeySource& from, std::int32_t key) {
     return static_cast<unsigned>(key - from.begin) / S::kKeys % S::kStages;
@@ -82,60 +113,60 @@ class KeyLoader {
   ATTNGEN_DEVICE KeySource& source() const { return books_.source; }
 
  private:
-
-  ATTNGEN_DEVICE static std::int32_t entry_of(const KeySource& from, std::int32_t key) {
-    return from.shift >= 0 ? key >> from.shift : key / from.block_size;
+  // Blocks of the list that follow each other without gaps are as one.
+  ATTNGEN_DEVICE int shift_of(const Level& level) const {
+    const auto follow = [&](const Strides& strides) {
+      return strides.block == (level.block_size == 1 ? strides.block : strides.token) * level.block_size;
+    };
+    if (level.indices == 0 && level.positions == 0 && follow(params_.k_strides) && follow(params_.v_strides)) return 31;
+    return (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1;
   }
 
-  // Slices are even where they lie in one block each, or blocks of the list follow each other without gaps.
-  ATTNGEN_DEVICE static std::int32_t step(const Level& level, const Strides& strides) {
-    const std::int64_t key = level.block_size == 1 ? strides.block : strides.token;
-    const bool linear = level.indices == 0 && level.positions == 0 && strides.block == key * level.block_size;
-    const std::int64_t bytes = key * static_cast<std::int64_t>(sizeof(Pool));
-    const bool even = linear || level.block_size % kSlice == 0;
+  // Slices are even where they lie in one block each.
+  ATTNGEN_DEVICE static std::int32_t step(const Level& level, int shift, const Strides& strides) {
+    const std::int64_t bytes =
+        (level.block_size == 1 ? strides.block : strides.token) * static_cast<std::int64_t>(sizeof(Pool));
+    const bool even = shift >= 0 && (1u << shift) % kSlice == 0;
     return even && bytes > 0 && bytes < 1 << 24 ? static_cast<std::int32_t>(bytes) : 0;
   }
 
-  // Where key `key` of the list lies, whose entry is at `place` in the stage's books.
-  struct Spot {
-    std::int32_t block, offset, position;
-  };
-  ATTNGEN_DEVICE Spot spot(const KeySource& from, int stage, int place, std::int32_t key) const {
-    const std::int32_t entry = entry_of(from, key), offset = key - entry * from.block_size;
-    return {from.indices ? books_.block[stage][place] : from.list + entry, offset,
-            from.positions ? books_.start[stage][place] + offset : key};
+  // Makes the rows of an even slice that lie behind the last key zeros.
+  ATTNGEN_DEVICE void clear(std::int32_t first) const {
+    const KeySource from = source();
+    const int stage = stage_of(from, first), place = ptx::warp() * kSlice;
+    const int count = from.end - first - place;
+    char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
+#pragma unroll 1
+    for (int row = count < 0 ? 0 : count; row < kSlice; ++row) {
+      if (ptx::lane() == 0) books_.kv[stage][place + row] = kNoKey;
+      if constexpr (Fn::kReadsSlot)
+        if (ptx::lane() == 0) books_.slot[stage][place + row] = 0;
+      clear_row<S::kRawPitch>(keys + (place + row) * S::kRawPitch);
+      clear_row<S::kRawPitchV>(keys + kValues + (place + row) * S::kRawPitchV);
+    }
   }
 
-  // A tile whose rows all exist, those of a slice at equal steps.
-  ATTNGEN_DEVICE void issue_even(const KeySource& from, int stage, std::int32_t first) {
-    const int own = ptx::lane() % kSlice, place = ptx::warp() * kSlice;
-    const auto [block, offset, position] = spot(from, stage, place, first + place);
-    books_.kv[stage][place + own] = position + own;
-    if constexpr (Fn::kReadsSlot) books_.slot[stage][place + own] = block * from.block_size + offset + own;
-    const auto row = [block = block, offset = offset](const char* pool, const Strides& strides, std::int32_t step) {
-      return ptx::opaque(pool + std::int64_t{block} * strides.block * static_cast<std::int64_t>(sizeof(Pool)) +
-                         std::int64_t{offset} * step);
-    };
-    char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
-    const char *k = row(from.k, params_.k_strides, from.k_step), *v = row(from.v, params_.v_strides, from.v_step);
-    copy_rows<S::kHeadDim>(
-        ~0u, keys, [&](int row, int byte) { return k + byte + static_cast<unsigned>(row * from.k_step); });
-    copy_rows<S::kHeadDimV>(
-        ~0u, keys + kValues,
-        [&](int row, int byte) { return v + byte + static_cast<unsigned>(row * from.v_step); });
+  template <int kBytes>
+  ATTNGEN_DEVICE static void clear_row(char* row) {
+    for (int byte = 16 * ptx::lane(); byte < kBytes; byte += 16 * 32)
+      *reinterpret_cast<uint4*>(row + byte) = make_uint4(0, 0, 0, 0);
   }
 
   // Any tile: each lane finds a row, and those behind the last key are zeros.
-  ATTNGEN_DEVICE void issue_any(const KeySource& from, int stage, std::int32_t first) {
+  ATTNGEN_DEVICE void issue_any(std::int32_t first) const {
+    const KeySource from = source();
+    const int stage = stage_of(from, first);
     const std::int32_t key = first + ptx::warp() * kSlice + ptx::lane();
     const bool exists = ptx::lane() < kSlice && key < from.end;
     __syncwarp();
     if (ptx::lane() < kSlice) {
       const int place = ptx::warp() * kSlice + ptx::lane();
-      const auto [block, offset, position] = spot(from, stage, place, key);
+      const std::int32_t entry = entry_of(from, key), offset = key - entry * from.block_size;
+      const std::int32_t block = from.indices ? books_.block[stage][place] : from.list + entry;
+      const std::int32_t position = from.positions ? books_.start[stage][place] + offset : key;
       books_.kv[stage][place] = exists ? position : kNoKey;
       if constexpr (Fn::kReadsSlot) books_.slot[stage][place] = block * from.block_size + offset;
-      const auto at = [&, block = block, offset = offset](const Strides& strides) {
+      const auto at = [&](const Strides& strides) {
         const std::int64_t elements = std::int64_t{block} * strides.block + std::int64_t{offset} * strides.token;
         return exists ? elements * static_cast<std::int64_t>(sizeof(Pool)) : 0;
       };
@@ -145,11 +176,13 @@ class KeyLoader {
     const unsigned present = __ballot_sync(0xffffffffu, exists);
     const bool read = S::kShared ? first < from.end : present != 0;  // by any warp
     __syncwarp();
+    find(from, (stage + S::kAhead) % S::kStages, first + S::kAhead * S::kKeys);
     if (!read) return;
     char* keys = shared_ + S::kKeysRing + stage * S::kStageBytes;
-    copy_rows<S::kHeadDim>(present, keys, [&](int row, int byte) { return places(stage, 0)[row] + byte; });
-    copy_rows<S::kHeadDimV>(present, keys + kValues,
-                            [&](int row, int byte) { return places(stage, kValues)[row] + byte; });
+    const auto is_present = [&](int row) { return (present >> row & 1) != 0; };
+    copy_rows<S::kHeadDim, false>(keys, is_present, [&](int row, int byte) { return places(stage, 0)[row] + byte; });
+    copy_rows<S::kHeadDimV, false>(keys + kValues, is_present,
+                                   [&](int row, int byte) { return places(stage, kValues)[row] + byte; });
   }
 
   // Where the warp's rows lie in the pool, each list in the place of the rows themselves.
@@ -158,21 +191,29 @@ class KeyLoader {
     return reinterpret_cast<const char**>(shared_ + S::kKeysRing + stage * S::kStageBytes + half + own);
   }
 
-  // Has this lane's entry of the lists copied for a later tile.
-  ATTNGEN_DEVICE void find(const KeySource& from, int stage, std::int32_t first) const {
-    if (!from.indices && !from.positions) return;
-    const int place = ptx::warp() * kSlice + ptx::lane();
-    const std::int32_t key = first + place;
-    if (ptx::lane() >= kSlice || key >= from.end) return;
-    const std::int32_t entry = entry_of(from, key);
-    if (from.indices) ptx::copy_async<4>(ptx::shared_address(&books_.block[stage][place]), from.indices + entry, 4);
-    if (from.positions) ptx::copy_async<4>(ptx::shared_address(&books_.start[stage][place]), from.positions + entry, 4);
+  // An entry of the list is one block's; division only where the block size is no power of two.
+  ATTNGEN_DEVICE static std::int32_t entry_of(const KeySource& from, std::int32_t key) {
+    return from.shift >= 0 ? key >> from.shift : key / from.block_size;
   }
 
-  // Rows of the slice at place(row, byte), the head dimension padded with zeros; rows that aren't `present` are zeros all
-  // through.
-  template <int kCount, class Place>
-  ATTNGEN_DEVICE void copy_rows(unsigned present, char* to, const Place& place) const {
+  // Has this lane's entry of the lists copied for a later tile, from key `first` on.
+  ATTNGEN_DEVICE void find(const KeySource& from, int stage, std::int32_t first) const {
+    const std::int32_t key = first + ptx::warp() * kSlice + ptx::lane();
+    if (ptx::lane() < kSlice && key < from.end) find_at(from, stage, entry_of(from, key), true);
+  }
+
+  ATTNGEN_DEVICE void find_at(const KeySource& from, int stage, std::int32_t entry, bool enabled) const {
+    const int place = ptx::warp() * kSlice + ptx::lane();
+    const bool own = enabled && ptx::lane() < kSlice;
+    ptx::copy_async_if<4>(own && from.indices, ptx::shared_address(&books_.block[stage][place]), from.indices + entry, 4);
+    ptx::copy_async_if<4>(own && from.positions, ptx::shared_address(&books_.start[stage][place]),
+                          from.positions + entry, 4);
+  }
+
+  // Rows of the slice at place(row, byte), the head dimension padded with zeros; rows that don't exist are left as they are,
+  // or made zeros.
+  template <int kCount, bool kLeave, class Exists, class Place>
+  ATTNGEN_DEVICE void copy_rows(char* to, const Exists& exists, const Place& place) const {
     using Rows = Operands<round_up(kCount, 16)>;
     constexpr int kPitch = S::kNarrow ? round_up(kCount, 16) : Rows::kPitch;
     constexpr int kBytes = kCount * sizeof(Pool), kPiece = kBytes % 16 == 0 ? 16 : 8;
@@ -201,8 +242,9 @@ class KeyLoader {
 #pragma unroll
     for (int step = 0; step < Pieces::kSteps; ++step) {
       if (!Pieces::exists(lane, step)) continue;
-      const bool real = inside(step) && (present >> Pieces::row(lane, step) & 1);
-      ptx::copy_async<kPiece>(place_of(step), from[step], real ? kPiece : 0);
+      const bool real = exists(Pieces::row(lane, step));
+      ptx::copy_async_if<kPiece>(kLeave ? real : true, place_of(step), from[step],
+                                 inside(step) && (kLeave || real) ? kPiece : 0);
     }
   }
 

@@ -34,15 +34,15 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
     rows.template copy<kOwn>(first, rows.template describe<kOwn>(item, level, first));
     prefetch();
     ptx::commit_copies();
-    loader.begin();
+    std::int32_t next = loader.begin();
     ptx::wait_copies<S::kAhead>();
     rows.template transform<kOwn>(first);
     __syncwarp();
     self.start(item.kv_head);
 #pragma unroll 1
-    for (;;) {
+    for (;; next += S::kKeys) {
       const KeySource from = loader.source();
-      const std::int32_t next = loader.next_key(), key = next - S::kAhead * S::kKeys;
+      const std::int32_t key = next - S::kAhead * S::kKeys;
       if (key >= from.end) break;
       const int stage = loader.stage_of(from, key);
       ptx::wait_copies<S::kAhead - 1>();
@@ -58,17 +58,19 @@ ATTNGEN_DEVICE void prefill(const Launch<kWords>& launch) {
       } else {
         infinite = __syncthreads_or(converter.any_infinite(values));
       }
-      if constexpr (S::kStages > 1) loader.issue(from, next);
+      if constexpr (S::kStages > 1) loader.prepare(next);
       if (infinite) {
         self.visit_infinite(keys, values, stage, 0);
         __syncthreads();
         converter.silence(values);
         __syncthreads();
       }
-      self.visit(keys, values, stage, 0, full, [] {});
+      self.visit(keys, values, stage, 0, full, [&] {
+        if constexpr (S::kStages > 1) loader.issue_even(next);
+      });
       if constexpr (S::kStages == 1) {
         __syncthreads();
-        loader.issue(loader.source(), loader.next_key());
+        loader.issue(next);
       }
     }
     ptx::wait_copies<0>();

@@ -57,7 +57,8 @@ struct Shape : Traits {
 struct alignas(16) KeySource {
   const std::int32_t *indices, *positions;  // from the list's first block on; nullptr: none
   const char *k, *v;                        // of the KV head
-  std::int32_t list, block_size, shift, end;  // shift: log2 of the block size, or -1
+  std::int32_t list, block_size, end;
+  std::int32_t shift;           // log2 of the block size, or -1; 31 where all keys lie at equal steps, as in one block
   std::int32_t k_step, v_step;  // bytes from one key of a slice to the next; 0: slices are not that even
   std::int32_t full_from, full_to, begin;
 
@@ -82,7 +83,6 @@ struct Books {
   float shift[S::kWarps][S::kWarpRows];  // of each warp's rows; with kState their largest logits, until all keys are seen
   alignas(16) float sums[kState ? S::kThreads : 1][4];  // of each lane's rows
   KeySource source;
-  std::int32_t next_key[S::kWarps];  // of each warp: the first key of the tile that it asks for next
   Level level;  // the plan's first
   alignas(16) Item items[kItems];  // item i of the plan lies at i % kItems
   std::int32_t item, item_end;     // the one that is attended to, and the end of the worker's

@@ -51,7 +51,7 @@ class Warp {
   }
 
   // `keys` and `values` are the first of kN rows of operands, `column` the first one's place in the stage's books.
-  // meanwhile() is called while the scores are under way.
+  // meanwhile() is called once, among the maxima of the scores where there are any.
   template <class Meanwhile>
   ATTNGEN_DEVICE void visit(const char* keys, const char* values, int stage, int column, bool full,
                             const Meanwhile& meanwhile) {
@@ -61,12 +61,12 @@ class Warp {
       masked = !__all_sync(0xffffffffu, visible == kRows * kN / 4);
       seen = __any_sync(0xffffffffu, visible != 0);
     }
+    if (!seen) return meanwhile();
     float scores[kM][kBlocks][4];
-    if (seen) multiply_keys(keys, scores);
-    meanwhile();
-    if (!seen) return;
+    multiply_keys(keys, scores);
     make_logits(scores, stage, column);
     if (masked) hide(scores, stage, column);
+    meanwhile();
     if constexpr (Fn::kSoftmax) raise(scores);
     // No branch from here on, so that the exponentials of some keys fill the gaps between the products of others.
     float added[kRows] = {};

@@ -43,6 +43,21 @@ ATTNGEN_DEVICE void copy_async(std::uint32_t to, const void* from, std::uint32_t
   }
 }
 
+// The same where `enabled`, by a predicate and not by a branch.
+template <int kSize>
+ATTNGEN_DEVICE void copy_async_if(bool enabled, std::uint32_t to, const void* from, std::uint32_t bytes) {
+  if constexpr (kSize == 16) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n}" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(static_cast<std::uint32_t>(enabled))
+        : "memory");
+  } else {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %4, 0;\n@p cp.async.ca.shared.global [%0], [%1], %2, %3;\n}" ::"r"(to),
+                 "l"(from), "n"(kSize), "r"(bytes), "r"(static_cast<std::uint32_t>(enabled))
+                 : "memory");
+  }
+}
+
 ATTNGEN_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most kPending of this thread's committed groups are under way.

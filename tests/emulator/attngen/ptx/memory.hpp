@@ -27,6 +27,10 @@ void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes) {
 }
 inline std::uint32_t count(std::uint32_t* counter, std::uint32_t last) { return atomicInc(counter, last); }
 
+template <int kSize>
+void copy_async_if(bool enabled, std::uint32_t to, const void* from, std::uint32_t bytes) {
+  if (enabled) copy_async<kSize>(to, from, bytes);
+}
 inline void commit_copies() { emulated::commit(); }
 template <int kPending>
 void wait_copies() {
