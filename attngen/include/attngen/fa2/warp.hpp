@@ -66,8 +66,10 @@ class Warp {
     multiply_keys(keys, scores);
     make_logits(scores, stage, column);
     if (masked) hide(scores, stage, column);
+    float before[kRows];
+    read_tops(before);  // which would wait behind copies
     meanwhile();
-    if constexpr (Fn::kSoftmax) raise(scores);
+    if constexpr (Fn::kSoftmax) raise(scores, before);
     // No branch from here on, so that the exponentials of some keys fill the gaps between the products of others.
     float added[kRows] = {};
     weigh(scores, 0, stage, column, added);
@@ -87,7 +89,9 @@ class Warp {
     multiply_keys(keys, weights);
     make_logits(weights, stage, column);
     hide(weights, stage, column);
-    if constexpr (Fn::kSoftmax) raise(weights);
+    float before[kRows];
+    read_tops(before);
+    if constexpr (Fn::kSoftmax) raise(weights, before);
     float added[kRows] = {};  // visit() adds them
 #pragma unroll
     for (int k = 0; k < kN / 16; ++k) weigh(weights, k, stage, column, added);
@@ -313,13 +317,18 @@ class Warp {
     });
   }
 
-  // The new maxima, and `out` and sums brought to them.
-  ATTNGEN_DEVICE void raise(const float (&scores)[kM][kBlocks][4]) {
+  ATTNGEN_DEVICE void read_tops(float (&tops)[kRows]) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) tops[i] = top(i);
+  }
+
+  // The new maxima where `tops` are those before, and `out` and sums brought to them.
+  ATTNGEN_DEVICE void raise(const float (&scores)[kM][kBlocks][4], const float (&tops)[kRows]) {
     float factor[kRows];
     bool changed = false;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const float before = top(i);
+      const float before = tops[i];
       float now = before;
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)
