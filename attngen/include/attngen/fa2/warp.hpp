@@ -219,7 +219,7 @@ class Warp {
     for (int n = 0; n < kBlocksV; n += 2) {
       std::uint32_t b[4];
       ptx::load_matrices_transposed(b, at + 16 * k * S::kPitchV);
-      at = S::Values::next(at, n);
+      at = ptx::opaque(S::Values::next(at, n));  // else all are made early, and accumulators move to make room
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         ptx::multiply_add<Operand>(out_[m][n], a[m], b[0], b[1]);
