@@ -92,6 +92,14 @@ def test_example(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("copies")
+@pytest.mark.parametrize("requests", [((1, 300), (1, 1)), ((70, 100), (33, 33))], ids=["decode", "prefill"])
+@pytest.mark.parametrize(("storage", "page_size"), [("paged", 32), ("paged", 48), ("dense", 1), ("ragged", 1)])
+def test_slices_at_equal_steps(storage: str, page_size: int, requests: Any) -> None:
+    """In pages that they divide, whether or not shifts find the page, and in caches without any."""
+    run("causal", make(Shape(requests, storage, page_size=page_size, head_dim=32, head_dim_v=16, **BF16)))
+
+
+@pytest.mark.usefixtures("copies")
 @pytest.mark.parametrize("page_size", [1, 5, 16, 64])
 def test_splits_are_merged(page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More keys than one CTA gets, in pages whose rows are found one by one, or a slice at a time."""

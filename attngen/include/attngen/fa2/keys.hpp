@@ -23,7 +23,9 @@ class KeyLoader {
     const auto list = [&](std::int64_t at) {
       return at ? reinterpret_cast<const std::int32_t*>(arena + at) + item.list : nullptr;
     };
-    const int shift = shift_of(level);
+    const bool one = is_one_block(level);
+    const std::int32_t k_step = step(level, one, params_.k_strides), v_step = step(level, one, params_.v_strides);
+    const bool even = k_step != 0 && v_step != 0;
     source() = {list(level.indices),
                 list(level.positions),
                 static_cast<const char*>(params_.k) + item.kv_head * params_.k_strides.head * sizeof(Pool),
@@ -31,13 +33,12 @@ class KeyLoader {
                 static_cast<std::int32_t>(item.list),
                 level.block_size,
                 item.kv_end,
-                shift,
-                step(level, shift, params_.k_strides),
-                step(level, shift, params_.v_strides),
+                one && even ? 31 : __ffs(level.block_size) - 1,
+                even ? k_step : 0,
+                even ? v_step : 0,
                 item.full_from,
                 item.full_to,
                 item.kv_begin};
-    if (source().v_step == 0) source().k_step = 0;
   }
 
   // Has the list's entries of that item's first tiles copied, one group of copies; all threads, once they see where it is
@@ -113,20 +114,21 @@ class KeyLoader {
   ATTNGEN_DEVICE KeySource& source() const { return books_.source; }
 
  private:
+  ATTNGEN_DEVICE static bool is_power_of_two(std::int32_t size) { return (size & (size - 1)) == 0; }
+
   // Blocks of the list that follow each other without gaps are as one.
-  ATTNGEN_DEVICE int shift_of(const Level& level) const {
+  ATTNGEN_DEVICE bool is_one_block(const Level& level) const {
     const auto follow = [&](const Strides& strides) {
       return strides.block == (level.block_size == 1 ? strides.block : strides.token) * level.block_size;
     };
-    if (level.indices == 0 && level.positions == 0 && follow(params_.k_strides) && follow(params_.v_strides)) return 31;
-    return (level.block_size & (level.block_size - 1)) == 0 ? __ffs(level.block_size) - 1 : -1;
+    return level.indices == 0 && level.positions == 0 && follow(params_.k_strides) && follow(params_.v_strides);
   }
 
-  // Slices are even where they lie in one block each.
-  ATTNGEN_DEVICE static std::int32_t step(const Level& level, int shift, const Strides& strides) {
+  // Slices are even where they lie in one block each, which is found without a division.
+  ATTNGEN_DEVICE static std::int32_t step(const Level& level, bool one, const Strides& strides) {
     const std::int64_t bytes =
         (level.block_size == 1 ? strides.block : strides.token) * static_cast<std::int64_t>(sizeof(Pool));
-    const bool even = shift >= 0 && (1u << shift) % kSlice == 0;
+    const bool even = one || (is_power_of_two(level.block_size) && level.block_size % kSlice == 0);
     return even && bytes > 0 && bytes < 1 << 24 ? static_cast<std::int32_t>(bytes) : 0;
   }
 
@@ -191,9 +193,8 @@ class KeyLoader {
     return reinterpret_cast<const char**>(shared_ + S::kKeysRing + stage * S::kStageBytes + half + own);
   }
 
-  // An entry of the list is one block's; division only where the block size is no power of two.
   ATTNGEN_DEVICE static std::int32_t entry_of(const KeySource& from, std::int32_t key) {
-    return from.shift >= 0 ? key >> from.shift : key / from.block_size;
+    return is_power_of_two(from.block_size) ? key >> from.shift : key / from.block_size;
   }
 
   // Has this lane's entry of the lists copied for a later tile, from key `first` on.

@@ -58,7 +58,7 @@ struct alignas(16) KeySource {
   const std::int32_t *indices, *positions;  // from the list's first block on; nullptr: none
   const char *k, *v;                        // of the KV head
   std::int32_t list, block_size, end;
-  std::int32_t shift;           // log2 of the block size, or -1; 31 where all keys lie at equal steps, as in one block
+  std::int32_t shift;           // of a key to its list entry, where the block size is a power of two or all is one block
   std::int32_t k_step, v_step;  // bytes from one key of a slice to the next; 0: slices are not that even
   std::int32_t full_from, full_to, begin;
 
