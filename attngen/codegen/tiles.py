@@ -132,7 +132,7 @@ def _book_bytes(config: KernelConfig, shape: Shape, extras: Extras) -> int:
         state = 512 * shape.warps + 4 * config.rows
     else:
         state = 12 * config.rows
-    return 544 + lists + rows + state
+    return 560 + lists + rows + state
 
 
 def _round_up(n: int) -> int:

@@ -13,7 +13,7 @@
 
 namespace attngen {
 
-inline constexpr std::int32_t kWorkVersion = 4;
+inline constexpr std::int32_t kWorkVersion = 5;
 inline constexpr std::int32_t kWriteThrough = -1;
 
 // What lies at fixed places, so that a kernel needs no header to find its first item:
@@ -64,7 +64,9 @@ struct Move {
 struct Worker {
   std::int32_t item_begin, item_end;
   Move move;
-  std::int32_t reserved[7];
+  std::int32_t reserved0;
+  std::int64_t items_at, merges_at;  // the header's, so that a GPU needn't wait for it
+  std::int64_t reserved1;
   Item first;                   // items[item_begin], moved already, where there is one
 };
 

@@ -141,6 +141,8 @@ void Planner::write_worker(const Schedule& schedule, std::int32_t local, const C
   for (std::int32_t g = 0; g < schedule.groups; ++g) {
     workers[g].item_begin = first_item;
     workers[g].item_end = first_item + count;
+    workers[g].items_at = header->items_at;
+    workers[g].merges_at = header->merges_at;
     workers[g].move = {g * schedule.heads, done.partial_row + g * rows, done.merge + g * merges};
     if (count > 0) workers[g].first = moved(items[0], workers[g].move);
   }

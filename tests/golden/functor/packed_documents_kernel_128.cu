@@ -10,7 +10,7 @@ struct Traits {
   static constexpr int kHeadDim = 128, kHeadDimV = 128;
   static constexpr int kRows = 128, kKeys = 64;
   static constexpr int kWarps = 4, kStages = 2, kCtasPerSm = 2;
-  static constexpr int kSharedBytes = 108576;
+  static constexpr int kSharedBytes = 108592;
   static constexpr bool kKeysTransformed = false;
   using Operand = attngen::bf16;
   using Pool = attngen::e4m3;

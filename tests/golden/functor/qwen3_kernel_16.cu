@@ -10,7 +10,7 @@ struct Traits {
   static constexpr int kHeadDim = 128, kHeadDimV = 128;
   static constexpr int kRows = 16, kKeys = 128;
   static constexpr int kWarps = 8, kStages = 2, kCtasPerSm = 1;
-  static constexpr int kSharedBytes = 138976;
+  static constexpr int kSharedBytes = 138992;
   static constexpr bool kKeysTransformed = false;
   using Operand = attngen::bf16;
   using Pool = attngen::bf16;

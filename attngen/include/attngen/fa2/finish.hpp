@@ -64,11 +64,15 @@ class Finish {
     const auto own = reinterpret_cast<unsigned long long>(
         books_.partial[at] == kWriteThrough ? out_of(books_.rows[at]) : nullptr);
 #pragma unroll 4
-    for (int step = 0; step < Pieces::kSteps; ++step) {
-      const int row = Pieces::row(lane, step), piece = Pieces::piece(lane, step);
+    for (int first = 0; first < Pieces::kSteps; first += Pieces::kOfRow) {
+      const int row = Pieces::row(lane, first);
       auto* to = reinterpret_cast<char*>(__shfl_sync(0xffffffffu, own, row % kCount));
-      if (to == nullptr || !Pieces::exists(lane, step)) continue;
-      reinterpret_cast<uint4*>(to)[piece] = *reinterpret_cast<const uint4*>(staged + S::Keys::at(row, piece));
+      if (to == nullptr || !Pieces::exists(lane, first)) continue;
+#pragma unroll
+      for (int step = first; step < first + Pieces::kOfRow; ++step) {
+        const int piece = Pieces::piece(lane, step);
+        reinterpret_cast<uint4*>(to)[piece] = *reinterpret_cast<const uint4*>(staged + S::Keys::at(row, piece));
+      }
     }
   }
 
@@ -78,7 +82,7 @@ class Finish {
     const bool single = item.segment_count == 1;
     if (single && item.merge < 0) return;
     const Segment* segments = plan_.at<Segment>(plan_.plan_->segments_at) + item.segment_begin;
-    const Merge* merges = plan_.at<Merge>(plan_.plan_->merges_at);
+    const Merge* merges = books_.plan_merges;
     Merge merge{};
     if (single) merge = merges[item.merge];  // asked for before the wait for the others
     __syncthreads();

@@ -19,6 +19,7 @@ template <int kRows, int kPieces>
 struct RowPieces {
   static constexpr bool kByLine = kPieces % 8 == 0;
   static constexpr int kLines = kPieces / 8;  // of a row
+  static constexpr int kOfRow = kByLine ? kLines : 1;  // steps that follow each other in one row
   static constexpr int kSteps = kByLine ? (kRows + 3) / 4 * kLines : (kRows * kPieces + 31) / 32;
 
   ATTNGEN_DEVICE static int row(int lane, int step) {

@@ -55,13 +55,17 @@ class RowLoader {
     const std::uint32_t base = ptx::shared_address(shared_ + S::kQueries);
     const int lane = ptx::lane();
 #pragma unroll 4
-    for (int step = 0; step < Pieces::kSteps; ++step) {
-      const int row = Pieces::row(lane, step), piece = Pieces::piece(lane, step), at = piece * 16;
+    for (int first = 0; first < Pieces::kSteps; first += Pieces::kOfRow) {
+      const int row = Pieces::row(lane, first);
       const auto from = reinterpret_cast<const char*>(
           __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(own), row % kCount));
-      if (!Pieces::exists(lane, step)) continue;
-      const bool real = S::kHeadDim == S::kDim || at < 2 * S::kHeadDim;
-      ptx::copy_async<16>(base + S::Keys::at(begin + row, piece), from + (real ? at : 0), real ? 16 : 0);
+      if (!Pieces::exists(lane, first)) continue;
+#pragma unroll
+      for (int step = first; step < first + Pieces::kOfRow; ++step) {
+        const int piece = Pieces::piece(lane, step), at = piece * 16;
+        const bool real = S::kHeadDim == S::kDim || at < 2 * S::kHeadDim;
+        ptx::copy_async<16>(base + S::Keys::at(begin + row, piece), from + (real ? at : 0), real ? 16 : 0);
+      }
     }
   }
 

@@ -87,6 +87,8 @@ struct Books {
   alignas(16) Item items[kItems];  // item i of the plan lies at i % kItems
   std::int32_t item, item_end;     // the one that is attended to, and the end of the worker's
   Move move;  // of the worker's items
+  const Item* plan_items;
+  const Merge* plan_merges;
   alignas(16) typename Fn::Tables tables;
 
   // The sum of a row's weights, once all keys are seen.

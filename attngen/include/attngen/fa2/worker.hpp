@@ -59,6 +59,8 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, KeyLoad
     books.item = worker.item_begin;
     books.item_end = worker.item_end;
     books.move = worker.move;
+    books.plan_items = reinterpret_cast<const Item*>(arena + worker.items_at);
+    books.plan_merges = reinterpret_cast<const Merge*>(arena + worker.merges_at);
   }
   ptx::commit_copies();
   ptx::wait_copies<0>();
@@ -70,8 +72,7 @@ ATTNGEN_DEVICE void each_item(const Params& params, Books<S, Fn>& books, KeyLoad
     const Item& item = slot(books.item);
     attend(item, level_of(item), [&] {
       const std::int32_t next = books.item + 1;
-      if (next < books.item_end)
-        fetch(slot(next), reinterpret_cast<const Item*>(arena + params.plan->items_at) + next);
+      if (next < books.item_end) fetch(slot(next), books.plan_items + next);
     });
     const std::int32_t own = books.item, next = own + 1;
     const bool more = next < books.item_end;
