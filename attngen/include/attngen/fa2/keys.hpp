@@ -206,9 +206,9 @@ class KeyLoader {
   ATTNGEN_DEVICE void find_at(const KeySource& from, int stage, std::int32_t entry, bool enabled) const {
     const int place = ptx::warp() * kSlice + ptx::lane();
     const bool own = enabled && ptx::lane() < kSlice;
-    ptx::copy_async_if<4>(own && from.indices, ptx::shared_address(&books_.block[stage][place]), from.indices + entry, 4);
-    ptx::copy_async_if<4>(own && from.positions, ptx::shared_address(&books_.start[stage][place]),
-                          from.positions + entry, 4);
+    ptx::copy_async<4>(ptx::shared_address(&books_.block[stage][place]), from.indices + entry, 4, own && from.indices);
+    ptx::copy_async<4>(ptx::shared_address(&books_.start[stage][place]), from.positions + entry, 4,
+                       own && from.positions);
   }
 
   // Rows of the slice at place(row, byte), the head dimension padded with zeros; rows that don't exist are left as they are,
@@ -244,8 +244,7 @@ class KeyLoader {
     for (int step = 0; step < Pieces::kSteps; ++step) {
       if (!Pieces::exists(lane, step)) continue;
       const bool real = exists(Pieces::row(lane, step));
-      ptx::copy_async_if<kPiece>(kLeave ? real : true, place_of(step), from[step],
-                                 inside(step) && (kLeave || real) ? kPiece : 0);
+      ptx::copy_async<kPiece>(place_of(step), from[step], inside(step) && (kLeave || real) ? kPiece : 0, !kLeave || real);
     }
   }
 

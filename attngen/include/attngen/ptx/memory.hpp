@@ -31,21 +31,11 @@ ATTNGEN_DEVICE std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Copies `bytes` of kSize bytes from global memory and fills up with zeros; reads nothing where bytes is 0.
+// Copies `bytes` of kSize bytes from global memory and fills up with zeros; reads nothing where bytes is 0.  Where it isn't
+// `enabled` it does nothing, by a predicate and not by a branch.
 template <int kSize>
-ATTNGEN_DEVICE void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes) {
+ATTNGEN_DEVICE void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes, bool enabled = true) {
   static_assert(kSize == 4 || kSize == 8 || kSize == 16);
-  if constexpr (kSize == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kSize), "r"(bytes)
-                 : "memory");
-  }
-}
-
-// The same where `enabled`, by a predicate and not by a branch.
-template <int kSize>
-ATTNGEN_DEVICE void copy_async_if(bool enabled, std::uint32_t to, const void* from, std::uint32_t bytes) {
   if constexpr (kSize == 16) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n}" ::"r"(to),

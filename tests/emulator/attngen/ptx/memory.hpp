@@ -21,16 +21,13 @@ inline std::uint32_t shared_address(const void* p) {
 }
 
 template <int kSize>
-void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes) {
+void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes, bool enabled = true) {
+  if (!enabled) return;
   if (to % kSize != 0 || reinterpret_cast<std::uintptr_t>(from) % kSize != 0) std::abort();
   emulated::copy({fa2::dynamic_shared + to, from, kSize, static_cast<int>(bytes)});
 }
 inline std::uint32_t count(std::uint32_t* counter, std::uint32_t last) { return atomicInc(counter, last); }
 
-template <int kSize>
-void copy_async_if(bool enabled, std::uint32_t to, const void* from, std::uint32_t bytes) {
-  if (enabled) copy_async<kSize>(to, from, bytes);
-}
 inline void commit_copies() { emulated::commit(); }
 template <int kPending>
 void wait_copies() {
