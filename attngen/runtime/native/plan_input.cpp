@@ -383,14 +383,14 @@ std::int64_t Planner::place_list(const std::string& name, const Ints& list, std:
 void Planner::keep_lists(const char* prefix, std::int32_t level, const Ints& indices, const Ints& positions,
                          std::int64_t size, std::int32_t block_size, std::size_t first_row) {
   Level& view = at<Level>(at<PlanHeader>(0)->levels_at)[level];
-  view.indices = place_list(text("%skv_indices", prefix), indices, size, last_block(block_size));
+  view.indices = place_list(std::string(prefix) + "kv_indices", indices, size, last_block(block_size));
   if (!indices.device) {
     const auto* blocks = at<std::int32_t>(view.indices);
     for (std::int64_t i = 0; i < size; ++i)
       num_slots_ = std::max(num_slots_, (std::int64_t{blocks[i]} + 1) * block_size);
   }
   if (!positions.given) return;
-  view.positions = place_list(text("%skv_positions", prefix), positions, size, kMax - block_size);
+  view.positions = place_list(std::string(prefix) + "kv_positions", positions, size, kMax - block_size);
   for (std::size_t i = first_row; i < rows_.size(); ++i) {
     rows_[i].order = Order::kUnsorted;
     if (!positions.device) order_row(at<std::int32_t>(view.positions), block_size, &rows_[i]);
@@ -410,7 +410,7 @@ void Planner::copy_lists(const char* prefix, std::int32_t level, const Ints& ind
     view.positions = allocate(entries * 4);
     place = at<std::int32_t>(view.positions);
   }
-  const std::string index_name = text("%skv_indices", prefix), place_name = text("%skv_positions", prefix);
+  const std::string index_name = std::string(prefix) + "kv_indices", place_name = std::string(prefix) + "kv_positions";
   const std::int64_t last = last_block(block_size);
   // Lists that follow each other are copied at once.
   std::int64_t cursor = 0, run_from = 0, run = 0, largest = -1;
