@@ -106,8 +106,9 @@ class CudaEngine:
         self._stream = gpu.stream
         # NOTE: first, so that torch, which asks for pinned memory where it has been before, doesn't wake another GPU.
         there = torch.empty(sizes.arena, dtype=torch.uint8, device=self.device)
-        self._buffers = gpu.pinned(_BUFFERS, sizes.arena)
-        self.arena = self._buffers[0]
+        buffers = gpu.pinned(_BUFFERS, sizes.arena)
+        self._arenas = buffers.unbind()
+        self.arena = self._arenas[0]
         self.planner = Planner(config, library.planner, arena=self.arena, device_arena=(there.data_ptr(), gpu.index))
         self.partials = workspace.allocate(sizes, self.device)
         zeros = torch.zeros(64, dtype=torch.uint8, device=self.device)  # what an empty tensor is read as
@@ -119,7 +120,7 @@ class CudaEngine:
                 [word for kernel, workers in queues for word in (kernel.handle, workers)],
                 list(gpu.dlpack),
                 *_specification(options, kernels[0], config),
-                *map(tvm_ffi.from_dlpack, (there, *_tensors(self.partials), zeros, self._buffers)),
+                *map(tvm_ffi.from_dlpack, (there, *_tensors(self.partials), zeros, buffers)),
                 parameters,
                 env.check(),
             )
@@ -140,7 +141,7 @@ class CudaEngine:
 
     def begin(self) -> None:
         """From here on there is no plan to run; waits where all buffers are on their way."""
-        self.arena = self._buffers[self._begin(self._stream())]
+        self.arena = self._arenas[self._begin(self._stream())]
 
     def planned(self, values: Sequence[Any]) -> None:
         """Take over the scalars of plan()."""

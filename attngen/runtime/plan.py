@@ -59,13 +59,17 @@ class Planner:
         # NOTE: a dirty arena is as good as a clean one, so nothing is zeroed but the header.
         own = torch.empty(config.workspace(1).arena, dtype=torch.uint8) if arena is None else arena
         own[: struct.calcsize(_HEADER)].zero_()
+        self._arenas: dict[int, tuple[torch.Tensor, ctypes.c_int32]] = {}
         self._use(own)
         self._device = (0, 0) if device_arena is None else device_arena
         self._plan = make(_words(config))
 
     def _use(self, arena: torch.Tensor) -> None:
-        self.arena = arena
-        self._num_rows = ctypes.c_int32.from_address(arena.data_ptr() + _NUM_ROWS_AT)
+        known = self._arenas.get(id(arena))  # kept, so that no other tensor gets its id
+        if known is None:
+            known = arena, ctypes.c_int32.from_address(arena.data_ptr() + _NUM_ROWS_AT)
+            self._arenas[id(arena)] = known
+        self.arena, self._num_rows = known
 
     def plan(
         self,
