@@ -27,7 +27,7 @@ from attngen.codegen.tables import tabulate
 from attngen.dtypes import STORAGE
 from attngen.errors import NOWHERE, Span
 from attngen.ir.nodes import Binding, Const, Expr, Variant
-from attngen.ir.walk import hides_the_end
+from attngen.ir.passes.bounds import hides_the_end
 
 FILE: Final = "functor.hpp"
 

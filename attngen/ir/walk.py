@@ -359,21 +359,6 @@ def _with_value(binding: Binding, value: Expr) -> Binding:
     return binding if value is binding.value else replace(binding, value=value)
 
 
-def hides_the_end(mask: Expr) -> bool:
-    """Whether the mask says by itself that keys from kv_len on are hidden: it asks for kv <= pos or kv < kv_len.
-
-    A mask that hides them in another way is not recognised.
-    """
-    match inline_lets(mask):
-        case Binary(op="&", lhs=lhs, rhs=rhs):
-            return hides_the_end(lhs) or hides_the_end(rhs)
-        case Binary(op="<=" | "<", lhs=Index(name="kv"), rhs=Index(name="pos" | "kv_len" as bound)) as test:
-            return bound == "pos" or test.op == "<"
-        case Binary(op=">=" | ">", lhs=Index(name="pos" | "kv_len" as bound), rhs=Index(name="kv")) as test:
-            return bound == "pos" or test.op == ">"
-    return False
-
-
 def bounds_of(bounds: KeyBounds) -> tuple[Expr, Expr, Expr, Expr]:
     """The four ends, in the order of the manifest."""
     return (bounds.first, bounds.full_from, bounds.full_to, bounds.last)

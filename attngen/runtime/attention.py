@@ -115,7 +115,6 @@ class Attention:
         self._engine = make_engine(self.options, self.kernels, self.options.plan_config(self.kernels))
         self._planner = self._engine.planner
         self._handle = compiled.Handle(self._engine.launch)
-        self._rows = 0
         self._check = env.check()
         self._lists: tuple[Any, ...] = ()  # that kernels read where they are: kept as long as the plan
         manifest = self.manifest
@@ -174,7 +173,6 @@ class Attention:
         """
         engine = self._engine
         engine.begin()  # first of all: after a plan that fails there is none
-        self._rows = 0
         values: list[Any] = []
         if scalars or self._scalars:
             names = self._plan_slots.names
@@ -198,7 +196,6 @@ class Attention:
         )
         engine.commit()
         self._lists = (kv_indices, kv_positions, levels)
-        self._rows = self._planner.num_rows
 
     def run(
         self,
@@ -257,8 +254,8 @@ class Attention:
         if torch.compiler.is_compiling() or self._engine.is_capturing():
             return torch.zeros((rows, *shape), dtype=dtype, device=device)
         tensor = torch.empty((rows, *shape), dtype=dtype, device=device)
-        if rows > self._rows:
-            tensor[self._rows :].zero_()
+        if rows > (planned := self._planner.num_rows):
+            tensor[planned:].zero_()
         return tensor
 
 

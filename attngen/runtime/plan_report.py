@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from attngen.runtime.limits import PlanConfig
-from attngen.runtime.plan import Item, Plan, Planner, item_cost, plan_stats
+from attngen.runtime.plan import Planner
+from attngen.runtime.plan_records import Item, Plan, item_cost, plan_stats
 
 _WIDTH: Final = 1160.0
 _MARGIN: Final = 64.0

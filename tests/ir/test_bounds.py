@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attngen import compiler
 from attngen.ir.evaluate import Environment, evaluate
 from attngen.ir.make import binary, call, cast, f32, i32, inverted, select
 from attngen.ir.nodes import (
@@ -29,7 +30,7 @@ from attngen.ir.nodes import (
     Variant,
 )
 from attngen.ir.numbers import NUMBERS
-from attngen.ir.passes.bounds import bounds, plan_scalars
+from attngen.ir.passes.bounds import bounds, hides_the_end, plan_scalars
 from attngen.ir.passes.fold import fold
 from attngen.ir.types import BOOL, I32, I64
 from attngen.ir.validate import validate
@@ -253,3 +254,23 @@ def test_bounds_stay_small() -> None:
     variant = bounds(Variant("many", None, SCALARS, (), mask=mask))
     assert variant.key_bounds is not None
     assert sum(1 for end in bounds_of(variant.key_bounds) for _ in nodes(end)) < 2000
+
+
+@pytest.mark.parametrize(
+    ("mask", "hides"),
+    [
+        ("kv <= pos", True),
+        ("pos > kv", True),
+        ("kv < kv_len", True),
+        ("(pos - kv < w) & (kv // 4 == pos // 4) & (kv <= pos)", True),
+        ("kv <= kv_len", False),
+        ("kv < pos + 1", False),  # pos + 1 may wrap
+        ("kv >= pos", False),
+        ("pos - kv < w", False),
+        ("(kv <= pos) | (kv < w)", False),
+    ],
+)
+def test_which_masks_hide_the_end(mask: str, hides: bool) -> None:
+    module = compiler.parse(f"attention masked:\n    scalar w: i32\n    mask: {mask}\n", "masked.attn")
+    variant = compiler.build(module, "masked")
+    assert variant.mask is not None and hides_the_end(variant.mask) == hides

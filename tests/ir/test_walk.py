@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 
-from attngen import compiler
 from attngen.ir.evaluate import Environment, evaluate
 from attngen.ir.make import binary, i32
 from attngen.ir.nodes import Expr, Index, Let, Var, Variant
@@ -19,7 +17,6 @@ from attngen.ir.walk import (
     children,
     copy_expr,
     free_vars,
-    hides_the_end,
     inline_lets,
     map_expr,
     map_variant,
@@ -78,23 +75,3 @@ def test_parentheses_are_printed_where_they_matter() -> None:
     assert print_expr(binary("&", binary("<", a, b), binary("<", b, c))) == "(a < b) & (b < c)"
     assert print_expr(binary("==", binary("<", a, b), binary("<", b, c))) == "(a < b) == (b < c)"
     assert print_expr(binary("*", binary("+", a, b), i32(-2))) == "(a + b) * -2"
-
-
-@pytest.mark.parametrize(
-    ("mask", "hides"),
-    [
-        ("kv <= pos", True),
-        ("pos > kv", True),
-        ("kv < kv_len", True),
-        ("(pos - kv < w) & (kv // 4 == pos // 4) & (kv <= pos)", True),
-        ("kv <= kv_len", False),
-        ("kv < pos + 1", False),  # pos + 1 may wrap
-        ("kv >= pos", False),
-        ("pos - kv < w", False),
-        ("(kv <= pos) | (kv < w)", False),
-    ],
-)
-def test_which_masks_hide_the_end(mask: str, hides: bool) -> None:
-    module = compiler.parse(f"attention masked:\n    scalar w: i32\n    mask: {mask}\n", "masked.attn")
-    variant = compiler.build(module, "masked")
-    assert variant.mask is not None and hides_the_end(variant.mask) == hides

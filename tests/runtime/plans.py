@@ -11,7 +11,8 @@ from itertools import accumulate
 from attngen.codegen.source import Tile
 from attngen.runtime import host
 from attngen.runtime.limits import Limits, PlanConfig
-from attngen.runtime.plan import Item, Level, Plan, Planner
+from attngen.runtime.plan import Level, Planner
+from attngen.runtime.plan_records import Item, Plan
 
 CONST, ARG, ADD, SUB, MUL, FLOOR_DIV, MOD, MIN, MAX, NEG, ABS, LESS, LESS_EQUAL = range(13)
 EQUAL, AND, OR, NOT, SELECT = range(13, 18)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from attngen.codegen.source import Tile
 from attngen.runtime.limits import Limits, PlanConfig
-from attngen.runtime.plan import Level, item_cost, read_plan
+from attngen.runtime.plan import Level
+from attngen.runtime.plan_records import item_cost, read_plan
 
 from . import plans
 

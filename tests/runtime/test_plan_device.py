@@ -11,7 +11,8 @@ import tvm_ffi
 from attngen.runtime import host
 from attngen.runtime import plan as plan_module
 from attngen.runtime.limits import Limits
-from attngen.runtime.plan import Level, Plan, Planner
+from attngen.runtime.plan import Level, Planner
+from attngen.runtime.plan_records import Plan
 
 from . import plans
 

@@ -48,6 +48,21 @@ def plan_scalars(variant: Variant) -> tuple[str, ...]:
     return tuple(scalar.name for scalar in variant.scalars if scalar.name in read)
 
 
+def hides_the_end(mask: Expr) -> bool:
+    """Whether the mask says by itself that keys from kv_len on are hidden: it asks for kv <= pos or kv < kv_len.
+
+    A mask that hides them in another way is not recognised.
+    """
+    match inline_lets(mask):
+        case Binary(op="&", lhs=lhs, rhs=rhs):
+            return hides_the_end(lhs) or hides_the_end(rhs)
+        case Binary(op="<=" | "<", lhs=Index(name="kv"), rhs=Index(name="pos" | "kv_len" as bound)) as test:
+            return bound == "pos" or test.op == "<"
+        case Binary(op=">=" | ">", lhs=Index(name="pos" | "kv_len" as bound), rhs=Index(name="kv")) as test:
+            return bound == "pos" or test.op == ">"
+    return False
+
+
 def _clipped(keys: Range) -> tuple[Expr, Expr]:
     """The ends within [0, kv_len); hi may be below lo where the range is empty."""
     if keys.is_empty:

@@ -1,4 +1,4 @@
-// The planner for Python: `planner(config) -> plan(arena, …)`, in the layouts that runtime/plan.py writes.
+// The planner for Python: `planner(config) -> plan(arena, …)`, in the layout that runtime/plan.py writes.
 #include <tvm/ffi/tvm_ffi.h>
 
 #include <memory>

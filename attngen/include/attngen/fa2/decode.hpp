@@ -12,7 +12,7 @@ struct DecodeShape : Shape<Traits, Fn> {
   using Base = Shape<Traits, Fn>;
   static constexpr int kStaged = Base::kKeysRing + Traits::kWarps * Traits::kRows * Base::kOutPitch;  // over the ring
   static constexpr int kTiles = kStaged > Base::kTilesEnd ? kStaged : Base::kTilesEnd;
-  static constexpr bool kLate = Traits::kStages > 2;  // copies are asked for once the scores are under way
+  static constexpr bool kLate = Traits::kStages > 2;  // copies are asked for once the scores are made
   static constexpr int kOwn = Traits::kWarps < 4 ? Traits::kRows / Traits::kWarps : Traits::kRows / 4;  // rows of a warp
   static_assert(Traits::kRows <= 32 && Base::kSlice % 16 == 0);
 };

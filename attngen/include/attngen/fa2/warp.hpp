@@ -5,7 +5,7 @@
 // architecture that the template serves; the same holds for `out` with lanes of the head dimension as columns.
 #pragma once
 
-#include "attngen/fa2/shape.hpp"
+#include "attngen/fa2/convert.hpp"
 
 namespace attngen::fa2 {
 

@@ -1,6 +1,7 @@
 // A persistent CTA: walks its worker's items, the next one fetched while this one is computed.
 #pragma once
 
+#include "attngen/fa2/convert.hpp"
 #include "attngen/fa2/finish.hpp"
 #include "attngen/fa2/keys.hpp"
 #include "attngen/fa2/warp.hpp"
