@@ -18,6 +18,7 @@ import attngen
 from attngen.codegen import tiles
 from attngen.codegen.source import KernelConfig
 from attngen.runtime import build_cubin, setup
+from attngen.runtime.plan_records import Plan
 from tests.batches import Shape, make
 from tests.emulator.compiler import EmulatorCompiler
 from tests.gpu import test_examples as gpu
@@ -80,6 +81,20 @@ def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Every plan that an Attention makes."""
+    made: list[Plan] = []
+    plan = attngen.Attention.plan
+
+    def planned(self: attngen.Attention, **arguments: Any) -> None:
+        plan(self, **arguments)
+        made.append(self._planner.read())
+
+    monkeypatch.setattr(attngen.Attention, "plan", planned)
+    return made
+
+
 def run(name: str, made: Any) -> None:
     for variant in gpu.variants(name):
         try_batch(variant, made, "cpu", device="cuda", target="cuda")
@@ -101,19 +116,23 @@ def test_slices_at_equal_steps(storage: str, page_size: int, requests: Any) -> N
 
 @pytest.mark.usefixtures("copies")
 @pytest.mark.parametrize("page_size", [1, 5, 16, 64])
-def test_splits_are_merged(page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_are_merged(page_size: int, plans: list[Plan]) -> None:
     """More keys than one CTA gets, in pages whose rows are found one by one, or a slice at a time."""
-    parts = []
-    plan = attngen.Attention.plan
-
-    def planned(self: attngen.Attention, **arguments: Any) -> None:
-        plan(self, **arguments)
-        parts.append(self.plan_stats()["most_parts"])
-
-    monkeypatch.setattr(attngen.Attention, "plan", planned)
     requests = ((1, 6000), (3, 700))
     run("causal", make(Shape(requests, "paged", page_size=page_size, head_dim=32, head_dim_v=16, **BF16)))
-    assert min(parts) > 1
+    assert plans and all(plan.merges for plan in plans)
+
+
+def test_segments_of_items_that_workers_share(
+    plans: list[Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Prefixes of several requests, split between workers that each serve one KV head."""
+    monkeypatch.setattr(tiles, "_ladder", lambda config: (tiles.Shape(64, 4, 2, 2),))
+    monkeypatch.setenv("ATTNGEN_CACHE_DIR", str(tmp_path))  # where nothing else has this tile
+    run("causal", make(Shape(((1, 700),) * 5, "shared", page_size=16, head_dim=32, head_dim_v=16, seed=3, **BF16)))
+    plan = plans[0]
+    assert len(plan.items) == 2 * plan.header.num_items
+    assert any(item.segment_count > 1 and item.merge >= 0 for item in plan.items if item.kv_head == 1)
 
 
 @pytest.mark.usefixtures("copies")
